@@ -23,7 +23,7 @@ pub(crate) fn file(nodes: &[Node]) -> String {
     json!({ "nodes": nodes }).to_string()
 }
 
-/// Flags a node through the command line; the agent's answer. With `--wait` it comes once the idle clients were challenged, and says what came of it.
+/// Flags a node through the command line; gives the agent's answer. With `--wait` the answer comes once the idle clients were challenged, with the outcome.
 pub(crate) fn flag(agent: &Agent, node: &str, more: &[&str]) -> anyhow::Result<Value> {
     let words = ["flag", node, "--for", "10m", "--reason", "bench", "--force"];
     agent.json(&[&words, more].concat())

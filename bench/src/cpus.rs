@@ -28,7 +28,7 @@ pub(crate) fn keep(process: Pid, cpus: &[usize]) -> anyhow::Result<()> {
     for thread in std::fs::read_dir(&folder).with_context(|| folder.clone())? {
         let thread: i32 = thread?.file_name().to_string_lossy().parse()?;
         match sched_setaffinity(Pid::from_raw(thread), &set) {
-            // It ended since the folder was listed.
+            // The thread ended since the folder was listed.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot keep thread {thread} on CPUs {cpus:?}"));

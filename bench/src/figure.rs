@@ -1,4 +1,4 @@
-//! What a benchmark found: one figure, its peers, its goal. Pure but for the writing of the two files.
+//! The result of a benchmark: one figure, its peers, its goal. Pure but for the writing of the two files.
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 use anyhow::Context as _;
@@ -54,14 +54,14 @@ pub(crate) struct Figure {
     pub(crate) unit: Cow<'static, str>,
     pub(crate) ours: Value,
     pub(crate) peers: BTreeMap<String, Value>,
-    /// What `goal` is about; the goal says of what to what.
+    /// The quantities that `goal` compares; the goal says how.
     pub(crate) ratio: Option<f64>,
     /// `None` where the figure is shown for its own sake.
     pub(crate) goal: Option<String>,
     pub(crate) met: Option<bool>,
     /// Least and greatest sample, by name (`ours` and the peers).
     pub(crate) spread: BTreeMap<String, [f64; 2]>,
-    /// Where a goal is missed: by how much and why; else what the reader must know.
+    /// For a missed goal: by how much and why. Otherwise notes that the reader needs.
     pub(crate) note: Option<String>,
 }
 

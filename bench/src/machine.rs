@@ -1,4 +1,4 @@
-//! Where a run took place.
+//! The machine of a run.
 use std::path::Path;
 
 use serde_json::{Value, json};

@@ -15,7 +15,7 @@ const PEERS: [&str; 6] = ["#9aa0a6", "#c58a2d", "#7a9a4a", "#b0593f", "#8b6fae",
 const INK: &str = "#202124";
 const FAINT: &str = "#5f6368";
 
-/// One bar; without a value it is one that never came.
+/// One bar. A bar without a value is one that never came.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! What the terminal shows while a benchmark runs.
+//! Progress on the terminal while a benchmark runs.
 use std::{
     io::{IsTerminal as _, Write as _},
     time::Instant,
@@ -30,7 +30,7 @@ impl Progress {
         self.at(self.done + 1);
     }
 
-    /// So much of it is done.
+    /// Sets the part that is done.
     pub(crate) fn at(&mut self, done: u32) {
         let done = done.min(self.of);
         if done != self.done {

@@ -15,7 +15,7 @@ const BENCHMARKS: [(&str, &str); 3] = [
     ("scale", "The agent in a large cluster"),
 ];
 
-/// What one benchmark found, and where.
+/// The results of one benchmark, and their place.
 struct Run {
     title: &'static str,
     figures: Vec<Figure>,
@@ -25,7 +25,7 @@ struct Run {
 /// Writes the page from `from`, which has a folder for each benchmark; whether all goals were met.
 ///
 /// # Errors
-/// Where a benchmark's files are missing or hold something else, or the page cannot be written.
+/// Where a benchmark's files are missing or are no such files, or the page cannot be written.
 pub(crate) fn run(from: &Path, commit: &str, to: &Path) -> anyhow::Result<bool> {
     let runs = BENCHMARKS.iter().map(|(name, title)| {
         let folder = from.join(name);
@@ -59,7 +59,7 @@ fn page(runs: &[Run], commit: &str) -> String {
     text
 }
 
-/// Where and when; what could not be read is left out.
+/// Place and time of the run; values that could not be read are left out.
 fn machine(facts: &Json, commit: &str) -> String {
     let mut text = "| | |\n|---|---|\n".to_owned();
     let mut row = |name: &str, value: Option<String>| {
@@ -83,7 +83,7 @@ fn machine(facts: &Json, commit: &str) -> String {
     text + "\n"
 }
 
-/// What was promised and does not hold comes before all tables.
+/// Missed promises come before all tables.
 fn misses(runs: &[Run]) -> String {
     let figures = || runs.iter().flat_map(|run| &run.figures);
     let promised = figures().filter(|figure| figure.met.is_some()).count();

@@ -32,7 +32,7 @@ pub(crate) fn enter() -> anyhow::Result<()> {
     end_on_signals()?;
     own_mounts()?;
     mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).context("cannot mount /run")?;
-    // What agents keep, too.
+    // Agents put their files there, too.
     if tempfile::env::override_temp_dir(Path::new("/run")).is_err() {
         bail!("the folder for temporary files was chosen already");
     }

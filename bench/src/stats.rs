@@ -8,7 +8,7 @@ pub(crate) struct Summary {
     pub(crate) max: f64,
 }
 
-/// Of at least one sample; `None` of none.
+/// The summary of at least one sample; `None` for none.
 pub(crate) fn summary(samples: &[f64]) -> Option<Summary> {
     let sorted = sorted(samples);
     Some(Summary { median: percentile(samples, 50.0)?, min: *sorted.first()?, max: *sorted.last()? })

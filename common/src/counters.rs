@@ -66,7 +66,7 @@ reasons! {
     NeighbourDiscovery = 13, "neighbour_discovery";
     /// Passed on to a flagged backend: its Service has nothing else, or the packet has no port and some port of the address is exempt.
     Exempt = 14, "exempt";
-    /// Dropped and handed to user space, which puts it in again where it came from, or injects the answer.
+    /// Dropped and handed to user space, which rescues it or injects the answer.
     Rescue = 15, "rescue";
     /// Passed on to a flagged backend on this machine: a socket of the machine is connected to it without translation, as the kubelet's probes are.
     OwnSocket = 16, "own_socket";

@@ -41,16 +41,16 @@ pub const MAX_PORTS: u32 = 65_536;
 pub const EVENTS_BYTES: u32 = 1 << 20;
 /// Network devices that the XDP program can know.
 pub const MAX_DEVICES: u32 = 1_024;
-/// MAC addresses of devices of the network namespace that fit. What is sent from one that does not passes.
+/// MAC addresses of devices of the network namespace that fit. A packet from one that does not fit passes.
 pub const MAX_MACS: u32 = 16_384;
-/// Devices with the VLANs by which routes to backends leave that fit. What leaves otherwise passes.
+/// Pairs of a device and a VLAN by which routes to backends leave that fit. A packet that leaves by another pair passes.
 pub const MAX_ROUTE_VLANS: u32 = 16_384;
 
 /// How long (ns) a verdict holds after the agent last renewed it.
 pub const VERDICT_LIFETIME_NS: u64 = 3_000_000_000;
 /// Senders whose ICMP answers are counted, each for itself. With the default budget no more than 6,000 are short of answers at a time.
 pub const MAX_ICMP_SENDERS: u32 = 16_384;
-/// What the injector returns where the budget of ICMP answers is spent, the machine's or the sender's. (0: the frame is in; anything else: it is not.)
+/// The injector returns this where the budget of ICMP answers is spent, the machine's or the sender's. (0: the frame is in; anything else: it is not.)
 pub const INJECTED_NOT_FOR_BUDGET: u32 = 1;
 /// ICMP answers a second, of the whole machine, unless configured otherwise: as many as the kernel makes itself (`net.ipv4.icmp_msgs_per_sec`).
 pub const DEFAULT_ICMP_PER_SECOND: u32 = 1_000;

@@ -7,26 +7,26 @@ use crate::{
 pub mod backend_flags {
     /// A host-network backend: it shares its address with its node, so only the ports in `ports` are its own.
     pub const PORT_SCOPED: u32 = 1;
-    /// It is on this machine: its kubelet's probes, and all else that sockets of the machine send to it without translation, pass.
+    /// The backend is on this machine: the kubelet's probes, and all else that sockets of the machine send to it without translation, pass.
     pub const OWN: u32 = 2;
 }
 
 /// Bits of a value of `ports`.
 pub mod port_flags {
-    /// Packets to this address, port and protocol are subject to the node's verdict; under a key of [`super::port_kinds::EXEMPT`] though
-    /// the address is exempt.
+    /// Packets to this address, port and protocol are subject to the node's verdict. Under a key of [`super::port_kinds::EXEMPT`]: they are
+    /// so although the address is exempt.
     pub const CUT: u32 = 1;
     /// Packets to this address, port and protocol pass whatever the node's verdict says. Only under a key of
-    /// [`super::port_kinds::EXEMPT`]. Of an address that is a backend as a whole, its own key says so for all of it but for ports that are cut.
+    /// [`super::port_kinds::EXEMPT`]. Under the key of a whole address, all packets to it pass but those to ports that a key cuts.
     pub const EXEMPT: u32 = 2;
 }
 
-/// Values of [`PortKey::kind`]. What is exempt has keys of its own: it changes with flags, the rest with the cluster, and so the two
-/// writers never have to read and write one value between them.
+/// Values of [`PortKey::kind`]. Exemptions have keys of their own: they change with flags, endpoints change with the cluster. So the two
+/// writers never share a value.
 pub mod port_kinds {
     /// A host-network endpoint.
     pub const ENDPOINT: u8 = 0;
-    /// A port that is exempt, of whatever backend; under port 0 and protocol 0 an address that is, and then also a port that is not.
+    /// An exempt port of any backend. Under port 0 and protocol 0: an exempt address. Also a port of such an address that is cut all the same.
     pub const EXEMPT: u8 = 1;
 }
 
@@ -71,13 +71,13 @@ impl PortKey {
         Self { addr, port, protocol, kind: port_kinds::ENDPOINT }
     }
 
-    /// Of a port that is exempt, or is not though its address is.
+    /// Of a port that is exempt, or that is cut although its address is exempt.
     #[inline(always)]
     pub const fn exempt(addr: Addr, port: u16, protocol: u8) -> Self {
         Self { addr, port, protocol, kind: port_kinds::EXEMPT }
     }
 
-    /// Of an address that is a backend as a whole and is exempt, but for the ports that are cut by name.
+    /// Of an address that is a backend as a whole and is exempt, but for the ports that keys of their own cut.
     #[inline(always)]
     pub const fn exempt_address(addr: Addr) -> Self {
         Self::exempt(addr, 0, 0)
@@ -169,8 +169,8 @@ impl MacKey {
     pub const NONE: Self = Self { mac: [0xff; 6], zero: [0xff; 2] };
 }
 
-/// Key of `route_vlans`: the VLAN by which packets of a route to a backend leave a device. Value: the MAC address that they bear unless somebody gave them another one of
-/// `macs`, that of the device which the route names; [`MacKey::NONE`] where it has none. It spares the lookup in `macs`.
+/// Key of `route_vlans`: the VLAN by which packets of a route to a backend leave a device. Value: the MAC address that they usually bear, that of the device
+/// which the route names; [`MacKey::NONE`] where that device has none. A packet with this address needs no lookup in `macs`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RouteVlan {

@@ -15,7 +15,7 @@ pub const RESCUE_BYTES: u32 = 1 << 20;
 pub const DEFAULT_RESCUE_PER_SECOND: u32 = 10_000;
 /// Indexes of `rescue_budget`.
 pub mod rescue_budget {
-    /// Up to how many of those at [`ASKED`] packets are handed over. Written by the agent.
+    /// Packets are handed over until [`ASKED`] reaches this number. Written by the agent.
     pub const ALLOWED: u32 = 0;
     /// How many packets the kernel programs were about to hand over.
     pub const ASKED: u32 = 1;
@@ -23,8 +23,7 @@ pub mod rescue_budget {
 /// How long (ns) the kernel goes on to hand over packets to rescue after user space last said that it takes them.
 pub const RESCUE_LEASE_NS: u64 = 200_000_000;
 
-/// Begin of a record of the `rescue` ring buffer: a packet that was dropped, to be rescued where it came from. The frame's
-/// bytes follow.
+/// Begin of a record of the `rescue` ring buffer: a packet that was dropped, and that user space rescues. The frame's bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RescueHead {

@@ -1,8 +1,8 @@
-/// What is held of a node. `nodes` stores the number; one that is not here is another version's, and counts as not healthy.
+/// The verdict on a node. `nodes` stores the number. An unknown number is of another version and counts as not healthy.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing is held against it (also what an unused entry says: all zero).
+    /// Nothing is held against the node. An unused entry, all zero, says so too.
     Healthy = 0,
     /// The operator flagged it.
     Flagged = 1,

@@ -36,7 +36,7 @@ pub fn next(own: &Addr) -> &Addr {
     LIST.get(at).unwrap_or(own)
 }
 
-/// The address that [`next`] gave last, for whoever looks it up again.
+/// The address that [`next`] gave last, for the second lookup of the same packet.
 #[inline(always)]
 pub fn last(own: &Addr) -> &Addr {
     let Some(cursor) = CURSOR.get_ptr(0) else { return own };

@@ -113,14 +113,14 @@ pub const fn portless(packet: &Packet) -> Option<Decision> {
     }
 }
 
-/// What a packet is counted as that passes because its port, or its address, is exempt.
+/// The reason under which a packet is counted that passes because its port, or its address, is exempt.
 #[inline(always)]
 pub const fn exempt_reason(packet: &Packet) -> Reason {
     if packet.is(marks::FRAGMENT) { Reason::FragmentPassed } else { Reason::Exempt }
 }
 
-/// Decides on a packet to a backend whose node is subject to `action`. For [`Scope::Port`] the caller has asked
-/// [`portless`] and looked the port up before; for both, whether the packet is exempt.
+/// Decides on a packet to a backend whose node is subject to `action`. The caller has found out before that the packet is not exempt,
+/// and for [`Scope::Port`] has called [`portless`] and looked the port up.
 #[inline(always)]
 pub fn decide(packet: &Packet, scope: Scope, action: Action) -> Decision {
     let readable = packet.is(marks::TRANSPORT);
@@ -163,7 +163,7 @@ const fn tcp(packet: &Packet) -> Decision {
     if flags & tcp_flags::ACK != 0 {
         return Decision::Answer(Rejection::Reset { seq: packet.ack });
     }
-    // Everything that takes up sequence space: RFC 9293 section 3.10.7.1.
+    // The acknowledgement covers all that takes up sequence space: RFC 9293 section 3.10.7.1.
     let syn = (flags & tcp_flags::SYN != 0) as u32;
     let fin = (flags & tcp_flags::FIN != 0) as u32;
     Decision::Answer(Rejection::Refuse {
@@ -171,8 +171,8 @@ const fn tcp(packet: &Packet) -> Decision {
     })
 }
 
-/// Whether a packet that would be answered can be balanced anew instead: it opens a connection, or is a datagram, as its sender made it. Not
-/// with options or extension headers, which may say where it must go.
+/// Whether a packet that would be answered can be rescued instead, so that kube-proxy picks another backend: a SYN that opens a connection, or a
+/// datagram. A packet with options or extension headers is not rescued, since these may say where it must go.
 #[inline(always)]
 pub const fn rescuable(packet: &Packet) -> bool {
     const OPENS: u8 = tcp_flags::FIN | tcp_flags::SYN | tcp_flags::RST | tcp_flags::ACK;

@@ -64,7 +64,7 @@ fn egress<const ETHERNET: bool>(skb: *mut __sk_buff) -> i32 {
     flagged::<ETHERNET>(skb, &mut hit)
 }
 
-/// The headers are not where they usually are: malformed, or not in the linear part. Whether the node has a verdict.
+/// For a packet whose headers are not where they usually are: malformed, or not in the linear part. 1 where the node has a verdict.
 #[inline(never)]
 fn elsewhere<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> u64 {
     match locate(&Skb(skb), link::<ETHERNET>(skb)) {
@@ -80,7 +80,7 @@ fn elsewhere<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> u64 {
     0
 }
 
-/// The destination's node has a verdict.
+/// What becomes of a packet whose destination's node has a verdict.
 #[inline(never)]
 fn flagged<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &mut Hit) -> i32 {
     let bytes = Skb(skb).len().wrapping_sub(hit.l3);
@@ -161,7 +161,7 @@ fn read<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Pack
     read_network::<ETHERNET>(skb, place, packet) != 0 && read_transport(skb, packet) != 0
 }
 
-/// A function of its own for its stack frame, as the next: the kernel allows a chain of calls 512 bytes.
+/// This function and the next stand apart for a stack frame of their own: the kernel allows a chain of calls 512 bytes.
 #[inline(never)]
 fn read_network<const ETHERNET: bool>(skb: *mut __sk_buff, place: u64, packet: &mut Packet) -> u64 {
     u64::from(network(&Skb(skb), link::<ETHERNET>(skb), place as u32, place >> 32 != 0, packet).is_ok())

@@ -1,4 +1,4 @@
-//! Who gets an ICMP answer: one budget for the machine, and for each sender as much as the kernel gives of its own.
+//! Who gets an ICMP answer: one budget for the machine, and for each sender as many as the kernel itself gives.
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, bpf_fib_lookup},
     helpers,
@@ -11,8 +11,8 @@ use crate::{
     report::{add_one, config, has_left},
 };
 
-/// 0 where an answer to `sender` may be made now, and is counted then; else the [`Reason`] why not. `ifindex`: the device by which the packet leaves
-/// that is to be answered.
+/// 0 where an answer to `sender` may be made now; the answer is then counted as spent. Else the [`Reason`] why not. `ifindex`: the device by which the
+/// packet to be answered leaves.
 #[inline(never)]
 pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
     const SPENT: u64 = Reason::IcmpLimited as u64;
@@ -23,11 +23,11 @@ pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
     if !unsafe { has_left(budget, now, per_second) } {
         return SPENT;
     }
-    // The sender first: what is refused to it is not taken from others.
+    // The sender's limit first: an answer that it does not get costs the others nothing.
     if !sender_has(now, sender) && is_own(skb, ifindex, sender) == 0 {
         return Reason::IcmpSenderLimited as u64;
     }
-    // SAFETY: as above; an addition that no other processor's gets lost in.
+    // SAFETY: as above; the addition is atomic.
     unsafe { add_one(&raw mut (*budget).spent) };
     0
 }
@@ -35,11 +35,11 @@ pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
 #[inline(always)]
 fn sender_has(now: u64, sender: &Addr) -> bool {
     let Some(full_at) = ICMP_SENDERS.get_ptr_mut(sender) else {
-        // Where there is no room the machine's budget alone holds.
+        // Where the map has no room, the machine's budget alone holds.
         let _ = ICMP_SENDERS.insert(sender, &(now + SECOND), 0);
         return true;
     };
-    // SAFETY: a value of the map, one word. It may be another sender's by now, which loses or wins an answer.
+    // SAFETY: a value of the map, one word. It may be another sender's by now, and that sender then has an answer more or less.
     unsafe {
         match take_of_sender(full_at.read_volatile(), now) {
             Some(later) => {
@@ -51,11 +51,11 @@ fn sender_has(now: u64, sender: &Addr) -> bool {
     }
 }
 
-/// 1 for an address of this machine: many clients stand behind it, its own processes and those whose packets are masqueraded on their way to a backend. By
-/// the address and not by the socket, since packets of the latter have none here.
+/// 1 for an address of this machine. Many clients stand behind it: the machine's own processes, and clients whose packets are masqueraded on their way to a
+/// backend. The address decides, not the socket, since masqueraded packets have no socket here.
 ///
-/// A lookup of the route to it gives `NOT_FWDED` for what is local (`bpf_ipv4_fib_lookup` and `bpf_ipv6_fib_lookup` in net/core/filter.c, since Linux 4.18), and
-/// for what no route leads to. Where the device does not forward it looks no further: then what leaves is the machine's own.
+/// A lookup of the route to the address gives `NOT_FWDED` where it is local (`bpf_ipv4_fib_lookup` and `bpf_ipv6_fib_lookup` in net/core/filter.c, since Linux
+/// 4.18), and where no route leads to it. Where the device does not forward, the lookup ends early (`FWD_DISABLED`): then packets that leave are the machine's own.
 #[inline(never)]
 fn is_own(skb: *mut __sk_buff, ifindex: u32, sender: &Addr) -> u64 {
     const AF_INET: u32 = 2;

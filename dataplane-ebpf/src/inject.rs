@@ -10,8 +10,9 @@ use nodefence_common::{Addr, INJECTED_NOT_FOR_BUDGET};
 
 use crate::icmp;
 
-/// Injects the frame into the device whose index user space put into `cb[0]`; the program returns 0 where that worked. In the other words of `cb` an
-/// address may stand to which the frame is an ICMP answer that nobody took from the budget yet.
+/// Injects the frame into the device whose index user space put into `cb[0]`. The program returns 0 where that worked. The other words of `cb` may hold
+/// an address: then the frame is an ICMP answer to it that is not taken from the budget yet.
+///
 /// A device without link-layer header gets the packet from behind the frame's Ethernet header (`__bpf_redirect_no_mac` in
 /// net/core/filter.c, Linux 5.10 to 6.18).
 #[classifier]

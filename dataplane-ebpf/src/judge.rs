@@ -36,7 +36,7 @@ fn verdict(node: *const NodeEntry) -> u32 {
     unsafe { (&raw const (*node).verdict).cast::<u32>().read_volatile() }
 }
 
-/// Looks an address up: one hash lookup, on a hit one array lookup. `None` for what passes without a look at the packet.
+/// Looks an address up: one hash lookup, on a hit one array lookup. `None` where the packet passes without another look at it.
 #[inline(always)]
 pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
     #[cfg(feature = "bench")]
@@ -56,8 +56,8 @@ pub fn look_up(addr: &Addr, l3: u32, v6: bool) -> Option<Hit> {
     Some(Hit { now: 0, l3, v6: u32::from(v6), node, generation, flags })
 }
 
-/// Whether the backend still has the entry that [`look_up`] read. From Linux 6.1 on an element that is deleted may be used
-/// again at once (`bpf_mem_cache_free` in kernel/bpf/hashtab.c), so what was read may have been another backend's.
+/// Whether the backend still has the entry that [`look_up`] read. From Linux 6.1 on a deleted element may be reused
+/// at once (`bpf_mem_cache_free` in kernel/bpf/hashtab.c), so the entry that was read may have been another backend's.
 #[inline(always)]
 pub fn confirmed(hit: &Hit, addr: &Addr) -> bool {
     #[cfg(feature = "bench")]
@@ -96,10 +96,10 @@ pub fn port_listed(packet: &Packet) -> u64 {
     u64::from(flags(&PortKey::endpoint(packet.dst, packet.dst_port, packet.protocol)) & port_flags::CUT)
 }
 
-/// Whether the packet's destination is exempt: its port is; or, where all of the address is the backend's, that address is, and the port is not cut by name. A packet
-/// without ports, or of whose flow not every packet shows them, goes with the address.
+/// Whether the packet's destination is exempt. It is where its port is exempt. It also is where all of the address is the backend's, the address is
+/// exempt, and no key cuts the port. A packet without ports, or of a flow of which not every packet shows them, goes by the address.
 ///
-/// The port alone is enough: a view may be on its way in which the address is no backend as a whole any more, and has no entry of its own.
+/// The port's key alone is enough: a view may be on its way in which the address is no backend as a whole any more, and has no key of its own.
 #[inline(never)]
 pub fn exempt(hit: &Hit, packet: &Packet) -> u64 {
     let is_whole = !matches!(hit.scope(), Scope::Port);
@@ -110,7 +110,7 @@ pub fn exempt(hit: &Hit, packet: &Packet) -> u64 {
     if is_whole {
         address = flags(&PortKey::exempt_address(packet.dst));
     }
-    // Without a branch: what the verifier knew because of it, it would follow through every answer.
+    // Without a branch: the verifier would follow both of its ways through every answer.
     const { assert!(port_flags::EXEMPT == port_flags::CUT << 1) };
     u64::from((port | address & !(port << 1)) & port_flags::EXEMPT)
 }

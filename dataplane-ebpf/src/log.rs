@@ -1,5 +1,5 @@
 //! The log of sampled cuts, for debugging: off unless the loader sets `LOG_CUTS`. The verifier knows the constant and removes
-//! what it makes dead.
+//! the code that it makes dead.
 use aya_ebpf::{Global, bindings::__sk_buff, programs::TcContext};
 use aya_log_ebpf::info;
 

@@ -1,6 +1,6 @@
 //! nodefence's kernel programs. On the host this builds to an empty program, so that the workspace stays whole.
 //!
-//! Entry points are thin: parse, look up, decide (both in the library), act. A program here passes by returning
+//! Entry points are thin: parse, look up, decide (in the library), act. A program lets a packet pass by returning
 //! `TC_ACT_UNSPEC` or `XDP_PASS`, so that programs of others on the same device still run.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(

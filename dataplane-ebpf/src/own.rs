@@ -5,10 +5,11 @@ use nodefence_common::packet::at;
 
 use crate::judge::Hit;
 
-/// 1 where a socket of this machine sent the packet and is connected to its very destination, so that nothing translated it: a probe of the kubelet's.
-/// What a Service's rules translated goes elsewhere than its socket says; a packet that came in belongs to no socket here (`ip_rcv_core` lets go of it).
+/// 1 where a socket of this machine sent the packet and is connected to its very destination, so that nothing translated the packet: a probe of the
+/// kubelet, for example. A packet that a Service's rules translated goes elsewhere than its socket says. A packet that came in belongs to no socket here
+/// (`ip_rcv_core` drops the reference).
 ///
-/// Asked before the headers are read: behind that the verifier would follow it once for each shape that they can have.
+/// Called before the headers are read: after that the verifier would follow this function once for each shape that the headers can have.
 ///
 /// `skb->sk` and the peer's address in it: Linux 5.1.
 #[inline(never)]

@@ -14,8 +14,8 @@ use nodefence_common::packet::{Reader, Window};
 /// Offsets up to this may be read directly: the verifier wants a bound on what is added to a packet pointer.
 const MAX_OFFSET: u32 = 1023;
 
-/// Reads a pointer field of a context. The field's type is u32, what the verifier puts into the register is a pointer; the
-/// compiler, which trusts the type, would extend it by shifts, in particular where it makes the field an argument.
+/// Reads a pointer field of a context. The field's type is u32, but the verifier puts a pointer into the register. The
+/// compiler trusts the type and would extend the value by shifts, in particular where it makes the field an argument.
 macro_rules! context {
     ($ctx:expr, $at:expr) => {{
         let out: u64;
@@ -193,16 +193,16 @@ impl Reader for Skb {
 }
 
 impl Skb {
-    /// Reads words into memory that stays where it is: what [`Reader::window`] returns may be copied byte by byte into
-    /// registers and from there to the stack. Whether it worked.
+    /// Reads words into memory that stays where it is. (The result of [`Reader::window`] may be copied byte by byte into
+    /// registers and from there to the stack.) Whether it worked.
     #[inline(always)]
     pub fn load<const N: usize>(&self, at: u32, out: &mut [u32; N]) -> bool {
         // SAFETY: `out` has room for 4 * N bytes.
         unsafe { bpf_skb_load_bytes(self.0.cast(), at, out.as_mut_ptr().cast(), 4 * N as u32) == 0 }
     }
 
-    /// The same into memory that nobody has cleared: clearing more than a few words is a call, and each call in a chain takes 32 bytes of the 512 for all
-    /// stack frames (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 5.10).
+    /// As [`Skb::load`], into memory that nobody has cleared: clearing more than a few words is a call, and each call in a chain takes at least 32 of the 512
+    /// bytes for all stack frames (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 5.10).
     #[inline(always)]
     pub fn load_into<'a, const N: usize>(
         &self,

@@ -49,11 +49,11 @@ pub unsafe fn add_one(word: *mut u64) {
     }
 }
 
-/// Whether something is left of a budget that all processors share, which is `per_second` in each second. Nothing is taken from it: that is [`add_one`] to what
-/// is spent.
+/// Whether something is left of a budget of `per_second` in each second that all processors share. This takes nothing from the budget: [`add_one`] to what
+/// is spent does.
 ///
-/// Nothing is locked, and before Linux 5.12 no atomic operation gives back what was there. Processors that ask at once may each get the last answer of a
-/// second, and what is counted while its turn is noted may be lost: some answers more than the budget, as many as there are processors.
+/// Nothing is locked, and before Linux 5.12 no atomic operation returns the old value. Processors that call this at once may each get the last answer of a
+/// second, and a count made while the second turns may be lost. So there may be some answers more than the budget, as many as there are processors.
 ///
 /// # Safety
 /// A value of the map.
@@ -62,7 +62,7 @@ pub unsafe fn has_left(budget: *mut Budget, now: u64, per_second: u32) -> bool {
     let second = now / SECOND;
     // SAFETY: the caller's; its words are read and written each as a whole.
     unsafe {
-        // A processor that was held up since it looked at the clock sets nothing back.
+        // "Less than", so that a processor held up since it read the clock does not set the second back.
         if (&raw const (*budget).second).read_volatile() < second {
             (&raw mut (*budget).spent).write_volatile(0);
             (&raw mut (*budget).second).write_volatile(second);
@@ -134,7 +134,7 @@ pub fn emit_skb(skb: *mut __sk_buff, hit: &Hit, kind: u32, reason: u32) -> u64 {
         if want > HEAD_LEN as u64 {
             want = HEAD_LEN as u64;
         }
-        // Makes a new value of it, so that the compiler cannot drop the comparison below, which the verifier needs.
+        // This makes a new value of `want`, so that the compiler cannot drop the comparison below, which the verifier needs.
         core::arch::asm!("{0} = {0}", inout(reg) want);
         if want < MIN_LEN
             || want > HEAD_LEN as u64
@@ -149,7 +149,7 @@ pub fn emit_skb(skb: *mut __sk_buff, hit: &Hit, kind: u32, reason: u32) -> u64 {
     1
 }
 
-/// Puts a sample of what is cut into the ring buffer, within the budget.
+/// Puts a sample of a cut packet into the ring buffer, within the budget.
 #[inline(always)]
 pub fn sample_skb(skb: *mut __sk_buff, hit: &Hit, reason: Reason) {
     if take_sample(hit.now) {
@@ -158,7 +158,7 @@ pub fn sample_skb(skb: *mut __sk_buff, hit: &Hit, reason: Reason) {
     }
 }
 
-/// The same for a frame at XDP, whose bytes are copied in words: a last, incomplete word is left out.
+/// As [`sample_skb`], for a frame at XDP. Its bytes are copied in words: a last, incomplete word is left out.
 #[inline(always)]
 pub fn sample_xdp(frame: &Direct, ifindex: u32, hit: &Hit, reason: Reason) {
     if !take_sample(hit.now) {

@@ -1,5 +1,5 @@
-//! Hands a packet that would be refused to user space as a whole, to be rescued where it came from: only while user space says that it
-//! takes them, so that nobody waits for a process that does not run.
+//! Hands a whole packet that would be refused to user space, which rescues it: sends it in once more where it came from, so that kube-proxy picks
+//! another backend. Packets are handed over only while user space says that it takes them, so that nobody waits for a process that does not run.
 use core::ffi::c_void;
 
 use aya_ebpf::{
@@ -21,9 +21,9 @@ use crate::{
 /// No frame here is shorter: it has an IP and a UDP header. (Before Linux 6.4 the verifier learns no lower bound from "not zero".)
 const MIN_LEN: u64 = 28;
 
-/// Puts a packet that is to be answered into the ring buffer and counts it. 0 where that is not wanted now, or cannot be done: the packet is to be refused as ever then.
+/// Puts a packet that is to be answered into the ring buffer and counts it. 0 where that is not wanted now, or cannot be done: then the packet is refused as ever.
 ///
-/// All conditions are in here: what the verifier knew of the packet because of them, it would follow through every answer.
+/// All conditions are in this function: outside, the verifier would follow each of their outcomes through every answer.
 #[inline(never)]
 pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
     if !rescuable(packet) {
@@ -49,15 +49,15 @@ pub fn hand_over(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u64 {
     done
 }
 
-/// Whether it came in by no device, and no socket sent it either: SYNPROXY's SYN to a server is one (`synproxy_send_server_syn`, net/netfilter/nf_synproxy_core.c).
-/// Sent once more by a socket it would be nobody's again, and whoever made it would not know the answer.
+/// Whether the packet came in by no device and was sent by no socket. SYNPROXY's SYN to a server is such a packet (`synproxy_send_server_syn`,
+/// net/netfilter/nf_synproxy_core.c). A socket that sent it once more would get an answer that its maker does not know.
 #[inline(always)]
 fn is_nobodys(skb: *mut __sk_buff) -> bool {
-    // SAFETY: the context of a running program; the socket is not looked at (`skb->sk`: Linux 5.1). One that opens a connection or sends datagrams is a full one.
+    // SAFETY: the context of a running program; the socket is not looked at (`skb->sk`: Linux 5.1). A socket that opens a connection or sends datagrams is a full one.
     unsafe { (*skb).ingress_ifindex == 0 && (*skb).__bindgen_anon_2.sk.is_null() }
 }
 
-/// Whether one more may be handed over on this machine. Asked before the ring is reserved. Processors that ask at once may each be given the last one.
+/// Whether one more packet may be handed over on this machine. Called before the ring is reserved. Processors that call it at once may each be given the last one.
 #[inline(always)]
 fn within_budget() -> bool {
     let Some(allowed) = RESCUE_BUDGET.get_ptr(rescue_budget::ALLOWED) else { return false };
@@ -95,7 +95,7 @@ fn record<const SIZE: usize, const FRAME: usize>(skb: *mut __sk_buff, hit: &Hit)
         }
         let frame = head.add(1).cast::<c_void>();
         let mut want = u64::from(len);
-        // Makes a new value of it, so that the compiler cannot drop the comparison below, which the verifier needs.
+        // This makes a new value of `want`, so that the compiler cannot drop the comparison below, which the verifier needs.
         core::arch::asm!("{0} = {0}", inout(reg) want);
         if want < MIN_LEN || want > FRAME as u64 || bpf_skb_load_bytes(skb.cast(), 0, frame, want as u32) != 0
         {

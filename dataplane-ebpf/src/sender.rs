@@ -1,4 +1,5 @@
-//! Who sent a packet: another tenant's, or a pod's that is bridged onto the node's own network, may have a backend's address as its destination too.
+//! Who sent a packet: the packet of another tenant, or of a pod that is bridged onto the node's own network, may have a backend's address as its
+//! destination too.
 use aya_ebpf::bindings::__sk_buff;
 use nodefence_common::{
     MacKey, RouteVlan,
@@ -16,10 +17,10 @@ const SOURCE: u32 = 6;
 /// The bits of a tag that number the VLAN.
 const VLAN_ID: u32 = 0x0fff;
 
-/// 1 where a packet of an Ethernet device was not sent by this node on its way to a backend: its source MAC address is no device's of this network
-/// namespace, or its VLAN is none by which a route to a backend leaves this device. A tag may lie beside the frame; then it is the outer one.
+/// 1 where this node did not send a packet of an Ethernet device on its way to a backend: no device of this network namespace has its source MAC
+/// address, or no route to a backend leaves this device by its VLAN. A tag that lies beside the frame is the outer one.
 ///
-/// Behind the address lie four words of a frame that has at least an IP header: two tags and what they are of.
+/// The four words from the source address on hold that address and up to two tags. A frame with an IP header is long enough for them.
 #[inline(never)]
 pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
     let mut words = [0u32; 4];
@@ -44,7 +45,7 @@ pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
     let ifindex = unsafe {
         if (*skb).vlan_present != 0 {
             if tags >= 2 {
-                // A third one.
+                // A third tag.
                 return 1;
             }
             inner = outer;
@@ -55,8 +56,8 @@ pub fn is_foreign(skb: *mut __sk_buff, hit: &Hit) -> u64 {
     let vlan = RouteVlan { ifindex, outer: outer as u16, inner: inner as u16 };
     let Some(usual) = ROUTE_VLANS.get_ptr(&vlan) else { return 1 };
     let mac = MacKey::new([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]);
-    // SAFETY: a value of the map, eight bytes as the key on the stack, and aligned for a word as all values are. What was read may be another element's by
-    // now (`judge::confirmed`): that one is of an own device too.
+    // SAFETY: a value of the map, eight bytes as the key on the stack, and aligned for a word as all values are. The value may be another element's by
+    // now (`judge::confirmed`), but that one is of an own device too.
     let (usual, ours) =
         unsafe { (usual.cast::<u64>().read_volatile(), (&raw const mac).cast::<u64>().read_unaligned()) };
     if usual == ours {

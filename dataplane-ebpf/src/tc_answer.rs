@@ -41,7 +41,8 @@ fn hand_over(skb: *mut __sk_buff, hit: &Hit) -> Reason {
     }
 }
 
-/// As [`hand_over`], for a segment: ICMP answers were taken from their budget before, and of these nothing else would bound what senders have user space do.
+/// As [`hand_over`], for a segment, within a budget. ICMP answers were taken from their own budget before. Nothing else would bound how many segments
+/// senders have user space answer.
 #[inline(always)]
 fn hand_over_segment(skb: *mut __sk_buff, hit: &Hit) -> Reason {
     let Some(budget) = ANSWER_BUDGET.get_ptr_mut(0) else { return Reason::AnswerLimited };
@@ -58,7 +59,7 @@ fn hand_over_segment(skb: *mut __sk_buff, hit: &Hit) -> Reason {
 /// Whether the device is to complete the checksum at `at` (CHECKSUM_PARTIAL); `None` where a helper failed.
 ///
 /// No helper tells. But `bpf_l4_csum_replace` without BPF_F_PSEUDO_HDR leaves the field of such an skb alone
-/// (`inet_proto_csum_replace4` in net/core/utils.c, Linux 5.10 to 6.18). The field is restored as it was.
+/// (`inet_proto_csum_replace4` in net/core/utils.c, Linux 5.10 to 6.18). A field that did change gets its old value back.
 #[inline(always)]
 fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
     let before = half(skb, at)?;
@@ -69,7 +70,7 @@ fn is_partial(skb: *mut __sk_buff, at: u32) -> Option<bool> {
     if before == half(skb, at)? {
         return Some(true);
     }
-    // Without BPF_F_RECOMPUTE_CSUM: the sum of a CHECKSUM_COMPLETE skb still is the one of the bytes restore.
+    // Without BPF_F_RECOMPUTE_CSUM: the sum of a CHECKSUM_COMPLETE skb still is that of the bytes as they were, which are written back here.
     Skb(skb).store_half(at, before, 0).then_some(false)
 }
 
@@ -93,7 +94,7 @@ fn resize(skb: *mut __sk_buff, len: u32) -> bool {
 #[inline(always)]
 fn send_back<const ETHERNET: bool>(skb: *mut __sk_buff) -> bool {
     if ETHERNET {
-        // The headers behind them were written, so that all of it lies in the linear part (`bpf_skb_store_bytes` pulls what it writes: `bpf_try_make_writable`).
+        // The headers behind the MAC addresses were written, so all lie in the linear part (`bpf_skb_store_bytes` pulls what it writes: `bpf_try_make_writable`).
         let Some(macs) = Direct::skb(skb).window::<12>(0) else { return false };
         if !Skb(skb).store(0, &swap_macs([macs.raw32::<0>(), macs.raw32::<4>(), macs.raw32::<8>()]), 0) {
             return false;
@@ -101,7 +102,7 @@ fn send_back<const ETHERNET: bool>(skb: *mut __sk_buff) -> bool {
     }
     // SAFETY: the context of a running program; plain numbers.
     unsafe {
-        // The mark steered the packet that goes away (masquerade, policy routing); what arrives has none.
+        // The mark steered the packet on its way out (masquerade, policy routing). A packet that arrives has none.
         (*skb).mark = 0;
         bpf_redirect((*skb).ifindex, u64::from(BPF_F_INGRESS)) == i64::from(TC_ACT_REDIRECT)
     }
@@ -126,14 +127,14 @@ pub fn answer_tcp<const ETHERNET: bool>(
     if stored != 0 && send_back::<ETHERNET>(skb) { reason as u32 } else { Reason::Failed as u32 }
 }
 
-/// Leaves of a segment what an answer takes, and tells whether the device is to complete the checksum; `None` where no answer can be made of it.
+/// Cuts a segment to the length of an answer. Whether the device is to complete the checksum; `None` where the segment cannot become an answer.
 #[inline(always)]
 fn trim(skb: *mut __sk_buff, packet: &Packet) -> Option<u64> {
     if inject() {
         return None;
     }
     let partial = is_partial(skb, packet.l4 + at::TCP_CHECK as u32)?;
-    // The device would sum from where the transport header was, which moves with the options.
+    // The device would sum from where the transport header was. Without the options the header lies elsewhere.
     if partial && packet.is(marks::EXTENDED) {
         return None;
     }
@@ -141,7 +142,7 @@ fn trim(skb: *mut __sk_buff, packet: &Packet) -> Option<u64> {
     resize(skb, packet.l3 + (header + TCP_LEN) as u32).then_some(u64::from(partial))
 }
 
-/// Both headers by one call, the dearest part of an answer.
+/// Writes both headers by one call: the call is the most expensive part of an answer.
 #[inline(never)]
 fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u64) -> u64 {
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
@@ -152,7 +153,7 @@ fn reset_v4(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u
     u64::from(Skb(skb).store(packet.l3, &headers, STORE))
 }
 
-/// Both headers at once would take more of the stack than is left (see [`Skb::load_into`]): the first is stored before the second is made.
+/// Both headers at once would take more stack than is left (see [`Skb::load_into`]): the first is stored before the second is made.
 #[inline(never)]
 fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u64) -> u64 {
     let how = if partial != 0 { Sum::Pseudo } else { Sum::Full };
@@ -160,7 +161,7 @@ fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u
         return 0;
     }
     let mut again: *const Packet = packet;
-    // SAFETY: the same pointer. The compiler does not know it, and reads the addresses once more in place of keeping them on the stack.
+    // SAFETY: the same pointer. The compiler does not know that, and so reads the addresses once more instead of keeping them on the stack.
     let packet = unsafe {
         asm!("{0} = {0}", inout(reg) again, options(pure, readonly, nostack, preserves_flags));
         &*again
@@ -172,7 +173,7 @@ fn reset_v6(skb: *mut __sk_buff, packet: &Packet, answer: &Rejection, partial: u
 /// else it is to be dropped.
 #[inline(never)]
 pub fn answer_udp<const ETHERNET: bool>(skb: *mut __sk_buff, hit: &Hit, packet: &Packet) -> u32 {
-    // On a CHECKSUM_PARTIAL skb the device would write a sum into the middle of the ICMP message; and what is quoted is of
+    // On a CHECKSUM_PARTIAL skb the device would write a sum into the middle of the ICMP message. And the quote has a
     // fixed length here.
     if inject()
         || packet.is(marks::EXTENDED)

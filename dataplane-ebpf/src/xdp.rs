@@ -1,6 +1,6 @@
 //! XDP: cuts packets that arrive addressed straight to a backend on another node, before the stack sees them.
 //!
-//! Counts what it takes away, and what the stack will refuse. What it lets pass for a reason that is counted (observed, lapsed, stale, a
+//! The program counts what it cuts, and what the stack will refuse. A packet that passes for a counted reason (observed, lapsed, stale, a
 //! fragment, ...) is on its way to TC egress, which counts it there.
 use aya_ebpf::{
     bindings::{
@@ -63,13 +63,13 @@ fn addressed(frame: &Direct, ifindex: u32) -> bool {
     mac == [eth.u8::<0>(), eth.u8::<1>(), eth.u8::<2>(), eth.u8::<3>(), eth.u8::<4>(), eth.u8::<5>()]
 }
 
-/// Whether an answer is left to TC egress, because one that is sent from here might arrive spoilt:
+/// Whether an answer is left to TC egress, because an answer that XDP sends might arrive damaged:
 ///
-/// - Generic XDP runs on skbs, of which no helper tells whether their checksum is left to the device (CHECKSUM_PARTIAL: from
-///   guests and veth peers) or they are to be cut in segments. XDP_TX hands them to the driver with these marks as they are
-///   (`generic_xdp_tx` in net/core/dev.c, Linux 5.10 to 6.18, validates nothing), which then sums over a sum.
-/// - A frame may have had a VLAN tag that the device drained from it before XDP (receive offload; on veth the sender's stack
-///   keeps it beside the packet): its answer would go without, into another network. A frame that still has one keeps it.
+/// - Generic XDP runs on skbs. No helper tells whether an skb's checksum is left to the device (CHECKSUM_PARTIAL: from guests and
+///   veth peers), or whether the skb is to be split into segments. XDP_TX hands the skb with these marks to the driver
+///   (`generic_xdp_tx` in net/core/dev.c, Linux 5.10 to 6.18, validates nothing), and the driver then sums over a sum.
+/// - The device may have taken a VLAN tag out of the frame before XDP (receive offload; on veth the sender's stack keeps the tag
+///   beside the packet). The answer would go without the tag, into another network. A tag that is still in the frame stays there.
 #[inline(always)]
 fn left_to_egress(packet: &Packet, ifindex: u32) -> bool {
     let Some(device) = DEVICES.get_ptr(&ifindex) else { return true };
@@ -141,8 +141,8 @@ fn read_transport(ctx: *mut xdp_md, packet: &mut Packet) -> u64 {
     u64::from(transport(&Direct::xdp(ctx), packet).is_ok())
 }
 
-/// The shortest Ethernet frame, without its check sequence (`ETH_ZLEN`). XDP_TX hands a frame to the device as it is; of what the stack sends, drivers
-/// whose hardware does not lengthen it do that with its skb (`eth_skb_pad`).
+/// The shortest Ethernet frame, without its check sequence (`ETH_ZLEN`). XDP_TX hands a frame to the device as it is. Where the hardware does not
+/// pad, drivers pad only the skbs that the stack sends (`eth_skb_pad`).
 const SHORTEST: u32 = 60;
 
 /// Turns the frame into the answer to its segment. Whether it worked. (A tail grows since Linux 5.8.)
@@ -157,7 +157,7 @@ fn answer_tcp(ctx: *mut xdp_md, packet: &Packet, answer: &Rejection) -> u64 {
         return 0;
     }
     let frame = Direct::xdp(ctx);
-    // What the answer does not cover of the shortest frame: an Ethernet, an IPv4 and a TCP header are 54 bytes. It is written after this.
+    // An Ethernet, an IPv4 and a TCP header are 54 bytes: these zeros are the rest of the shortest frame. The answer is written after them.
     if !frame.write(SHORTEST - 8, &[0; 2]) {
         return 0;
     }

@@ -20,19 +20,19 @@ use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, bin_path::command, client::wait_until, watch::Watch};
 
-/// How long it may take to answer: the verifier alone takes many seconds where the machine is emulated, and so do large tables.
+/// How long an agent may take to answer. The verifier alone takes many seconds where the machine is emulated, and so do large tables.
 const READY: Duration = Duration::from_secs(180);
-/// How long it may take to end.
+/// How long an agent may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Where the agent pins what it loads, where no option says otherwise.
+/// Where the agent pins its maps and links by default.
 const PINS: &str = "/sys/fs/bpf/nodefence";
-/// Its maps, by their names.
+/// The agent's maps, by their names.
 pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v3";
 
-/// Up to when (CLOCK_MONOTONIC, ns) the verdict at this place holds.
+/// Until when (CLOCK_MONOTONIC, ns) the verdict of the node with this index holds.
 ///
 /// # Errors
-/// Where no map is pinned in the namespace, or it has no such place.
+/// Where no map is pinned in the namespace, or the map has no such index.
 pub fn verdict_until(ns: &Netns, index: u32) -> Result<u64> {
     ns.run(move || {
         let map = MapData::from_pin(format!("{PINNED_MAPS}/nodes")).and_then(Map::from_map_data)?;
@@ -41,7 +41,7 @@ pub fn verdict_until(ns: &Netns, index: u32) -> Result<u64> {
     })
 }
 
-/// An agent with folders of its own: run folder, socket, cluster file; pins in the namespace's own BPF filesystem.
+/// An agent with a run folder, a socket and a cluster file of its own. Its pins are in the namespace's own BPF filesystem.
 #[derive(Debug)]
 pub struct Agent {
     program: PathBuf,
@@ -52,12 +52,12 @@ pub struct Agent {
     extra: Vec<String>,
     proc: Option<Proc>,
     watch: Arc<Watch>,
-    /// By what it is told of objects, where it follows no file.
+    /// The pipe by which the agent is told of objects, where it follows no file.
     says: Option<PipeWriter>,
 }
 
 impl Agent {
-    /// Starts one for the node `node` in `ns` on `interfaces`, and waits until it serves its socket.
+    /// Starts an agent for the node `node` in `ns` on `interfaces`, and waits until it serves its socket.
     ///
     /// # Errors
     /// Where the binary is missing, or the agent ends or is not ready in time; with its log.
@@ -79,7 +79,7 @@ impl Agent {
         Self::of(&bin("nodefence")?, ns, node, interfaces, cluster_file, extra)
     }
 
-    /// As [`Agent::start_with`], of a binary that need not be this build's.
+    /// As [`Agent::start_with`], of another build's binary.
     ///
     /// # Errors
     /// As [`Agent::start`].
@@ -97,11 +97,11 @@ impl Agent {
         Ok(this)
     }
 
-    /// One that follows objects which [`Agent::tell`] tells it of: the program is `nodefence-objects`. It waits for the first
-    /// lists, and nobody for it: see [`Agent::ready`].
+    /// An agent that follows the objects which [`Agent::tell`] names; its program is `nodefence-objects`. The agent waits for the first lists, but this function
+    /// does not wait for the agent: see [`Agent::ready`].
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// Where the agent cannot be started.
     pub fn of_objects(
         program: &Path,
         ns: &Arc<Netns>,
@@ -130,7 +130,7 @@ impl Agent {
         })
     }
 
-    /// Tells it of objects, as `nodefence-objects` reads them.
+    /// Tells the agent of objects, in the lines that `nodefence-objects` reads.
     ///
     /// # Errors
     /// Where it follows a file, or has ended.
@@ -138,7 +138,7 @@ impl Agent {
         Ok(self.says.as_mut().context("it follows no objects")?.write_all(lines.as_bytes())?)
     }
 
-    /// By what it is told of objects, for whoever tells it from now on.
+    /// Hands the pipe for objects to the caller, who tells the agent from now on.
     ///
     /// # Errors
     /// Where it follows a file.
@@ -174,10 +174,10 @@ impl Agent {
         Ok(proc)
     }
 
-    /// Waits until it serves its socket.
+    /// Waits until the agent serves its socket.
     ///
     /// # Errors
-    /// Where it ends or is not ready in time; with its log.
+    /// Where the agent ends or is not ready in time; with its log.
     pub fn ready(&mut self) -> Result<()> {
         let proc = self.proc.take().context("the agent was killed")?;
         self.proc = Some(self.until_ready(proc)?);
@@ -194,7 +194,7 @@ impl Agent {
         Ok(proc)
     }
 
-    /// The command of an agent over the same folders: with this one's options but for those that `more` has, and with `more`.
+    /// The command of an agent over the same folders, with this one's options and `more`. Options in `more` replace this one's.
     pub fn command(&self, more: &[&str]) -> Command {
         let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
         let mut own = vec![
@@ -206,7 +206,7 @@ impl Agent {
             own.push(("--cluster-file", self.cluster_file().into_os_string()));
         }
         own.extend(self.interfaces.iter().map(|interface| ("--interface", interface.into())));
-        // What the datapath does is looked at by itself, unless a test says otherwise.
+        // The datapath's check of itself is off, unless a test says otherwise.
         if !extra.contains(&"--proxy") {
             own.push(("--proxy", "none".into()));
         }
@@ -219,9 +219,9 @@ impl Agent {
         command
     }
 
-    /// Whether the process `pid` answers at the socket: where one agent takes over from another, the older one answers at first.
+    /// Whether the process `pid` answers at the socket. During a take-over the older agent answers at first.
     pub fn serves(&self, pid: i32) -> bool {
-        // The CLI is asked only once there is someone to ask: starting it again and again would slow down the agent it waits for.
+        // The CLI runs only once the socket accepts: starting it again and again would slow down the agent.
         let there = UnixStream::connect(self.socket()).is_ok();
         let answer = there.then(|| self.cli(&["status", "-o", "json"]).ok()).flatten();
         let status = answer.and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok());
@@ -233,7 +233,7 @@ impl Agent {
         self.dir.path().join("cluster.yaml")
     }
 
-    /// How often it has had the kernel go through each half of conntrack's table: IPv4, IPv6.
+    /// How often the agent has had the kernel go through each half of conntrack's table: IPv4, IPv6.
     ///
     /// # Errors
     /// Where it does not answer, or does not say so.
@@ -243,7 +243,7 @@ impl Agent {
         Ok([of("listed_v4")?, of("listed_v6")?])
     }
 
-    /// Puts another cluster file in the place of its own, at once, as it should be done.
+    /// Replaces the cluster file in one step, as it should be done.
     ///
     /// # Errors
     /// Where it cannot be written.
@@ -253,7 +253,7 @@ impl Agent {
         Ok(std::fs::rename(aside, self.cluster_file())?)
     }
 
-    /// Writes its cluster file once more, as it is: so the source confirms it.
+    /// Writes the same cluster file once more, by which the source confirms it.
     ///
     /// # Errors
     /// Where it cannot be read or written.
@@ -270,15 +270,15 @@ impl Agent {
         self.dir.path().join("log")
     }
 
-    /// All it has written.
+    /// All that the agent has written.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Waits until the log has this: the agent waits for nobody who reads it.
+    /// Waits until the log has this text. The agent does not wait for its log's reader.
     ///
     /// # Errors
-    /// Where it does not come; with the log.
+    /// Where the text does not come; with the log.
     pub fn logs(&self, text: &str) -> Result<()> {
         let told = wait_until(&format!("`{text}` in the log"), READY, || self.log().contains(text));
         told.map(drop).with_context(|| self.log())
@@ -297,7 +297,7 @@ impl Agent {
     /// # Errors
     /// Where the binary is missing.
     pub fn cli(&self, args: &[&str]) -> Result<Output> {
-        // Waited for outside of the namespace's thread, which others need meanwhile.
+        // Waited for outside of the namespace's thread, since others need that thread meanwhile.
         Ok(self.begin(args)?.wait_with_output()?)
     }
 
@@ -312,7 +312,7 @@ impl Agent {
         Ok(self.ns.run(move || command.spawn())?)
     }
 
-    /// As [`Agent::cli`], and it must succeed; its standard output.
+    /// As [`Agent::cli`], for a command that must succeed. Gives its standard output.
     ///
     /// # Errors
     /// Where it fails: what it said, and the agent's log.
@@ -330,7 +330,7 @@ impl Agent {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// As [`Agent::expect`]; its answer as JSON.
+    /// As [`Agent::expect`]; gives the answer as JSON.
     ///
     /// # Errors
     /// As [`Agent::expect`], or where the answer is no JSON.
@@ -339,17 +339,17 @@ impl Agent {
         serde_json::from_str(&text).with_context(|| format!("{args:?}: {text}"))
     }
 
-    /// What `nodes` says of one of them.
+    /// The row of `nodes` for one node.
     ///
     /// # Errors
-    /// Where it does not know it.
+    /// Where the agent does not know the node.
     pub fn node(&self, name: &str) -> Result<Value> {
         let nodes = self.json(&["nodes"])?;
-        let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
+        let node = nodes["items"].as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
         node.cloned().with_context(|| format!("no node {name}"))
     }
 
-    /// What it says of itself.
+    /// The agent's `status`.
     ///
     /// # Errors
     /// As [`Agent::json`].
@@ -357,10 +357,21 @@ impl Agent {
         self.json(&["status"])
     }
 
-    /// Asks it without a process in between. A connection of its own each time: the agent closes such as say nothing for a while.
+    /// What `status` says of a warning of this code, where there is one.
     ///
     /// # Errors
-    /// Where it refuses or does not answer; with its log.
+    /// As [`Agent::json`].
+    pub fn warning(&self, code: &str) -> Result<Option<String>> {
+        let status = self.status()?;
+        let mut warnings = status["warnings"].as_array().context("no warnings")?.iter();
+        let warning = warnings.find(|warning| warning["code"] == code);
+        Ok(warning.and_then(|warning| warning["message"].as_str()).map(str::to_owned))
+    }
+
+    /// Sends a request without a process in between. Each request has a connection of its own: the agent closes connections that are idle for a while.
+    ///
+    /// # Errors
+    /// Where the agent refuses or does not answer; with its log.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
         let asked = Client::connect(&self.socket()).and_then(|mut client| {
             client.set_patience(READY)?;
@@ -374,11 +385,11 @@ impl Agent {
     /// # Errors
     /// As [`Agent::expect`].
     pub fn flag(&self, node: &str) -> Result<()> {
-        // Clusters of three nodes: one of three is no more than a third.
+        // The limit is a third of the nodes, and tests have clusters of three.
         self.expect(&["flag", node, "--reason", "test"]).map(drop)
     }
 
-    /// As [`Agent::flag`], whatever the limits say, and without the start of a command. Gives when it held.
+    /// As [`Agent::flag`], but without limits and without the start of a command. Gives the time at which the flag held.
     ///
     /// # Errors
     /// As [`Agent::ask`].
@@ -403,13 +414,13 @@ impl Agent {
     /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
     pub fn counter(&self, reason: Reason) -> Result<u64> {
         let json = self.json(&["counters"])?;
-        let rows = json.as_array().or_else(|| json.get("counters")?.as_array());
-        let row = rows.and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
+        let row =
+            json["items"].as_array().and_then(|rows| rows.iter().find(|row| row["reason"] == reason.name()));
         row.and_then(|row| row["packets"].as_u64())
             .with_context(|| format!("no counter `{}` in {json}", reason.name()))
     }
 
-    /// Whether it has found that answers can be made in place on this kernel.
+    /// Whether the agent has found that this kernel can make answers in place.
     ///
     /// # Errors
     /// As [`Agent::json`].
@@ -419,7 +430,7 @@ impl Agent {
         finding["found"].as_bool().or(not_needed).with_context(|| format!("the probe failed: {finding}"))
     }
 
-    /// Kills it at once (SIGKILL): no chance to tidy up.
+    /// Kills the agent at once (SIGKILL), so that it cannot tidy up.
     pub fn kill(&mut self) {
         self.proc = None;
     }
@@ -432,20 +443,20 @@ impl Agent {
         self.ends_within(Duration::from_secs(10))
     }
 
-    /// Waits until it has ended by itself; its exit code.
+    /// Waits until the agent has ended by itself; gives its exit code.
     ///
     /// # Errors
-    /// Where it goes on for longer than that.
+    /// Where the agent still runs after that time.
     pub fn ends_by_itself(&mut self, limit: Duration) -> Result<Option<i32>> {
         let mut proc = self.proc.take().context("the agent was killed")?;
         Ok(proc.wait(limit)?.code())
     }
 
-    /// Ends it and unpins what it left, so that the namespace is as it was. One that is killed may leave a guard, which ends
-    /// once nothing is left to be restored.
+    /// Ends the agent and removes its pins, so that the namespace is as it was. A killed agent may leave a guard, which ends once nothing is left to be
+    /// restored.
     ///
     /// # Errors
-    /// Where it does not end, or its pins stay.
+    /// Where the agent does not end, or its pins stay.
     pub fn end(mut self) -> Result<()> {
         self.ends_within(LAST_WORDS)?;
         self.ns.run(|| std::fs::remove_dir_all(PINS)).with_context(|| format!("remove {PINS}"))

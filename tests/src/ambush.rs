@@ -1,4 +1,4 @@
-//! Waits for a process at the n-th of the steps that one of its threads takes, and stops or kills it, or holds the thread there.
+//! Stops or kills a process at the n-th step of one of its threads, or holds that thread there.
 #![expect(unsafe_code, reason = "nix hands out what the kernel says of a system call as a union")]
 
 use std::{
@@ -24,22 +24,22 @@ use nix::{
     unistd::Pid,
 };
 
-/// How often who holds a thread looks whether it may go on.
+/// How often the tracer of a held thread checks whether the thread may go on.
 const LIFTED: Duration = Duration::from_millis(5);
 
-/// What becomes of the process.
+/// The blow to the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
     /// SIGKILL: the step is not done.
     Kill,
     /// SIGSTOP: the step is done, and no other.
     Stop,
-    /// This thread alone: the step is done once the ambush is lifted.
+    /// Holds this thread alone. The step is done once the ambush is lifted.
     Hold,
 }
 
-/// Somebody who waits for a step. A step is a system call that others can see the effect of: lines in a file, a file put in another's place,
-/// a new process, a change of an IPVS destination.
+/// A tracer that waits for a step. A step is a system call whose effect others can see: lines in a file, a file put in another's place, a new process, a
+/// change of an IPVS destination.
 #[derive(Debug)]
 pub struct Ambush {
     thread: Option<JoinHandle<Result<()>>>,
@@ -48,7 +48,7 @@ pub struct Ambush {
 }
 
 impl Ambush {
-    /// For the `nth` step (from 1 on) of the thread with that name.
+    /// Lies in wait for the `nth` step (from 1 on) of the thread with that name.
     ///
     /// # Errors
     /// Where there is no such thread, or it may not be traced.
@@ -61,7 +61,7 @@ impl Ambush {
         let thread = std::thread::Builder::new().name("ambush".into()).spawn(move || {
             let mut watch =
                 Watch { pid, tid, left: nth, blow, memory: File::open(format!("/proc/{pid}/mem"))? };
-            // A thread that is not there any more was killed by others.
+            // The thread is gone: others have killed the process.
             watch.run(&watched_lifted, &watched_hit, &ready)
         })?;
         let this = Self { thread: Some(thread), lifted, hit };
@@ -79,7 +79,7 @@ impl Ambush {
         self.hit.load(Ordering::Acquire)
     }
 
-    /// Lets the process go on unseen; whether the step was reached.
+    /// Lets the process go on untraced; says whether the step was reached.
     ///
     /// # Errors
     /// Where tracing failed.
@@ -123,7 +123,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Says by `hit` that it came to the step.
+    /// Sets `hit` once the step is reached.
     fn run(&mut self, lifted: &AtomicBool, hit: &AtomicBool, ready: &Sender<()>) -> Result<()> {
         ptrace::seize(self.tid, Options::PTRACE_O_TRACESYSGOOD)?;
         ptrace::interrupt(self.tid)?;
@@ -183,7 +183,7 @@ impl Watch {
         // SAFETY: `op` says which of the union's fields the kernel wrote, and all of them are plain numbers.
         let entry = unsafe { info.u.entry };
         Ok(match entry.nr as libc::c_long {
-            // Not what it tells on its terminal. The lease, written with an offset again and again, is no step.
+            // Output to the terminal is no step. Neither is the lease, which is written with an offset again and again.
             libc::SYS_write => entry.args[0] > 2,
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_renameat | libc::SYS_renameat2 => true,
             #[cfg(target_arch = "x86_64")]

@@ -12,16 +12,17 @@ use crate::{Agent, Family, emulated, watch::wait_within};
 
 /// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute.
 pub const FAULT_AFTER: &str = "2s";
-/// By then what differs is a fault: a reading finds it, and one after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`).
+/// By then a difference is a fault: one reading finds it, and a reading after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`).
 const FOUND: Duration = Duration::from_secs(3);
-/// On an emulated processor readings take seconds beside others. So many of them come to it there, and never more than [`FOUND_EMULATED`] in all: the two, the one that is under way as each of them is due, and the one by which it is seen. An `audit` is one too.
+/// On an emulated processor a reading takes seconds beside others. A fault needs so many readings there, and at most [`FOUND_EMULATED`] in all:
+/// the two, the one that is under way as each of them is due, and the one that shows the fault. An `audit` counts as one too.
 const READINGS: u32 = 5;
 const FOUND_EMULATED: Duration = Duration::from_secs(10);
 
 /// Both IP versions.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// What an `audit` told.
+/// The outcome of an `audit`.
 #[derive(Debug)]
 pub struct Audit {
     /// Its exit code.
@@ -31,7 +32,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Asks for one.
+    /// Runs an audit.
     ///
     /// # Errors
     /// Where there is no report.
@@ -54,7 +55,7 @@ impl Audit {
         self.report["differences"].as_array().into_iter().flatten()
     }
 
-    /// What is in that state: kind and subject.
+    /// The differences in that state: kind and subject.
     pub fn in_state(&self, state: &str) -> Vec<String> {
         let text = |row: &Value| {
             format!(
@@ -80,17 +81,17 @@ impl Audit {
         })
     }
 
-    /// Why a kind is not looked at.
+    /// The reason why a kind is not looked at.
     pub fn not_looked_at(&self, kind: &str) -> Option<&str> {
         let kinds = self.report["kinds"].as_array().into_iter().flatten();
         kinds.filter(|row| row["kind"] == kind).find_map(|row| row["not_looked_at"].as_str())
     }
 }
 
-/// Waits until the faults are exactly these, which they are in time; what differs does so by now.
+/// Waits until the faults are exactly these; they must be in time. The differences must exist already.
 ///
 /// # Errors
-/// Where they are others; with all that differs, and the agent's log.
+/// Where the faults are others; with all differences, and the agent's log.
 pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
     faults.sort();
@@ -106,7 +107,7 @@ pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     Audit::of(agent)
 }
 
-/// Asks for a repair; how often each outcome came, by kind and outcome.
+/// Runs a repair. Gives how often each outcome came, by kind and outcome.
 ///
 /// # Errors
 /// Where the agent does not answer, or the exit code does not fit.
@@ -126,7 +127,7 @@ pub fn repair(agent: &Agent, args: &[&str]) -> Result<BTreeMap<String, usize>> {
     Ok(counts)
 }
 
-/// [`repair`]'s answer, as it is written in a test.
+/// [`repair`]'s outcomes, as tests write them.
 pub fn outcomes<const N: usize>(all: [(&str, usize); N]) -> BTreeMap<String, usize> {
     all.into_iter().map(|(key, count)| (key.to_owned(), count)).collect()
 }

@@ -1,4 +1,4 @@
-//! The kernel programs alone on node A, without an agent: what they do to real packets.
+//! The kernel programs alone on node A, without an agent: how they treat real packets.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
@@ -18,14 +18,14 @@ use crate::{
     load::steady::Load,
 };
 
-/// Loaded and attached; maps hold the cluster's backends. Gone when dropped.
+/// The loaded and attached programs; maps hold the cluster's backends. All is gone when dropped.
 #[derive(Debug)]
 pub struct Bare {
     ebpf: Ebpf,
 }
 
 impl Bare {
-    /// Loads and attaches.
+    /// Loads and attaches the programs.
     ///
     /// # Errors
     /// Where the kernel refuses a program.
@@ -106,14 +106,14 @@ impl Fence for Bare {
 /// Flags node B and takes it back, from every place and over both IP versions, with load on node C all the time.
 ///
 /// # Errors
-/// What does not hold.
+/// Names the check that failed.
 pub fn matrix(options: Options, interfaces: &[&'static str]) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let mut bare = Bare::start_on(&cluster, interfaces)?;
     for family in [Family::V4, Family::V6] {
         let load = Load::on_c(&cluster, family)?;
         for place in Place::ALL {
-            // ICMP in answer to CHECKSUM_PARTIAL datagrams is the agent's work.
+            // The agent makes ICMP answers to CHECKSUM_PARTIAL datagrams.
             Case { cluster: &cluster, place, family }.cut_and_back(&mut bare, !options.offloads)?;
         }
         load.finish()?;
@@ -142,7 +142,7 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
         let program: &mut SchedClassifier = ebpf.program_mut(&name).context("no such program")?.try_into()?;
         program.load().with_context(|| name.clone())?;
         for device in &devices {
-            // Where tcx does the work there may be no clsact, and where it is there it is no error.
+            // Where programs are attached by tcx there may be no clsact, and a clsact that exists is no error.
             let _ = tc::qdisc_add_clsact(device.as_c_str());
             let at = TcAttachType::Egress;
             program.attach(device.as_c_str(), at).with_context(|| format!("{name} on {device:?}"))?;
@@ -151,7 +151,7 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
     Ok(ebpf)
 }
 
-/// Attaches our XDP program to a device with maps that hold nothing: it passes all. Detached when dropped.
+/// Attaches our XDP program with empty maps to a device, so that it passes all. Detached when dropped.
 ///
 /// # Errors
 /// Where the kernel refuses it.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 /// `deps/`). In a VM the same layout is kept.
 ///
 /// # Errors
-/// Where it is not there, with the command that builds it.
+/// Where the program is not there; with the command that builds it.
 pub fn bin(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("find the running executable")?;
     let folders = this.ancestors().skip(1).take(2);
@@ -25,7 +25,7 @@ pub fn bin(name: &str) -> Result<PathBuf> {
     bail!("no `{name}` beside {}: run `cargo build -p {package} --bins` first", this.display())
 }
 
-/// Takes from a command what a shell, a pod or sudo may have left for `nodefence`: variables that are options, and whose sudo it is.
+/// Removes from a command's environment what a shell, a pod or sudo may have left for `nodefence`: options, and the name of sudo's user.
 pub fn without_options(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let is_option = name.to_str().is_some_and(|name| name.starts_with("NODEFENCE_"));
@@ -35,7 +35,7 @@ pub fn without_options(command: &mut Command) {
     }
 }
 
-/// Runs a program that takes `nodefence`'s options, with those alone that it is told.
+/// Runs a program that takes `nodefence`'s options, with no other options than these arguments.
 pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     without_options(&mut command);

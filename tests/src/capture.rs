@@ -1,4 +1,4 @@
-//! Packets as a device saw them, and whether their checksums hold.
+//! Packets as a device saw them, with a check of their checksums.
 
 use std::{
     net::IpAddr,
@@ -62,10 +62,10 @@ pub struct Segment<'a> {
 }
 
 impl Frame {
-    /// What etherparse makes of it.
+    /// The packet as etherparse reads it.
     ///
     /// # Errors
-    /// Where it is no packet that etherparse knows.
+    /// Where etherparse does not know the packet.
     pub fn slice(&self) -> Result<SlicedPacket<'_>> {
         let sliced = if self.ethernet {
             SlicedPacket::from_ethernet(&self.bytes)
@@ -172,7 +172,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts one; packets from now on are in it. It makes the kernel clone every packet that arrives on the device.
+    /// Starts a capture, which holds all packets from now on. The kernel then clones every packet that arrives on the device.
     ///
     /// # Errors
     /// Where there is no such device, or without root.
@@ -185,7 +185,7 @@ impl Capture {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Ends it: what was captured up to now.
+    /// Ends the capture; gives all that was captured.
     pub fn finish(mut self) -> Vec<Frame> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -202,7 +202,7 @@ impl Drop for Capture {
 }
 
 fn open() -> Result<OwnedFd> {
-    // Not bound to a device: a packet socket with a protocol takes from all of its namespace, and tells which.
+    // The socket is not bound to a device: a packet socket with a protocol takes from all of its namespace, and names the device.
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
         .context("packet socket")?;
     setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
@@ -215,7 +215,7 @@ fn collect(socket: &OwnedFd, ifindex: usize, stop: &AtomicBool) -> Vec<Frame> {
     let mut buffer = vec![0; 256 << 10];
     let mut last_round = None;
     loop {
-        // What lay in the socket when the stop came is still read, but never for ever.
+        // Packets that lay in the socket when the stop came are still read, but not for ever.
         if stop.load(Ordering::Relaxed) {
             let since = last_round.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(2) {

@@ -1,4 +1,4 @@
-//! What a cut must do to clients, to be asked of every topology.
+//! The required effects of a cut on clients, checked in every topology.
 
 use std::{
     net::IpAddr,
@@ -20,9 +20,9 @@ use crate::{
     unlisted, watch,
 };
 
-/// Limit of what is no promise. Generous: machines are slow, but stalls here last for ever.
+/// Limit for waits that nothing is promised of. Generous: machines are slow, and stalls here last for ever.
 pub const SOON: Duration = Duration::from_secs(10);
-/// What flags a node.
+/// A means by which a test flags nodes.
 pub trait Fence {
     /// Flags it.
     ///
@@ -40,7 +40,7 @@ pub trait Fence {
     /// Where that fails.
     fn counter(&mut self, reason: Reason) -> Result<u64>;
 
-    /// Flags a node without the start of a command. Gives the moment at which it was asked for.
+    /// Flags a node without the start of a command. Gives the time of the request.
     ///
     /// # Errors
     /// Where that fails.
@@ -66,7 +66,7 @@ pub trait Fence {
             refused: self.counter(Reason::Refused)?,
             unreachable: self.counter(Reason::Unreachable)?,
             handed: self.counter(Reason::Handed)?,
-            // Nobody takes what is handed over.
+            // No reader takes packets from that ring.
             unanswered: 0,
         })
     }
@@ -115,20 +115,20 @@ impl Fence for Agent {
     }
 }
 
-/// How somebody heard of the cut.
+/// How a client heard of the cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     /// Packets that had to be sent again.
     again: u32,
-    /// Whether the first one got the answer, or the machine stood still at once for as long as it takes until it is sent again.
+    /// Whether the first packet got the answer, or the machine stood still without a break for as long as a retransmission takes.
     at_first: bool,
     took: Duration,
     /// When the packet is sent again.
     resent: Duration,
 }
 
-/// Whoever heard of the cut did so at the first packet, whether that was answered in place or handed to user space. All are handed over, or only where a
-/// tunnel's packets cannot be resized.
+/// Checks that each client heard of the cut at its first packet, whether that was answered in place or handed to user space. Either all are handed over, or
+/// only those that cannot be resized in a tunnel.
 fn heard_at_first(before: Counts, after: Counts, told: &[Told], in_place: bool) -> Result<()> {
     let sent = told.len() as u64 + told.iter().map(|one| u64::from(one.again)).sum::<u64>();
     let answered = after.reset + after.refused - before.reset - before.refused;
@@ -150,7 +150,7 @@ fn heard_at_first(before: Counts, after: Counts, told: &[Told], in_place: bool) 
     all_at_first(told, &format!("{answered} answered in place, {handed} handed over"))
 }
 
-/// Each was told at its first packet.
+/// Checks that each client was reset at its first packet.
 fn all_at_first(told: &[Told], how: &str) -> Result<()> {
     let late: Vec<&Told> = told.iter().filter(|one| !one.at_first).collect();
     match late.iter().map(|one| one.resent).max() {
@@ -159,7 +159,7 @@ fn all_at_first(told: &[Told], how: &str) -> Result<()> {
     }
 }
 
-/// A flow under test: who, where to.
+/// A flow under test: its client and its destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The cluster.
@@ -174,7 +174,7 @@ impl Case<'_> {
     /// A connection to node B's backend of a Service.
     ///
     /// # Errors
-    /// Where there is none to be had.
+    /// Where there is no such connection.
     pub fn to_b(&self, service: Service) -> Result<Conn> {
         let to = self.cluster.service(service, self.place, self.family);
         Conn::connect_to(self.cluster.at(self.place), to, "node-b", SOON).with_context(|| self.to_string())
@@ -183,13 +183,13 @@ impl Case<'_> {
     /// A UDP flow to node B's backend.
     ///
     /// # Errors
-    /// Where there is none to be had.
+    /// Where there is no such flow.
     pub fn udp_to_b(&self) -> Result<UdpConn> {
         let to = self.cluster.service(Service::Dns, self.place, self.family);
         UdpConn::connect_to(self.cluster.at(self.place), to, "node-b", SOON).with_context(|| self.to_string())
     }
 
-    /// New connections are answered by C or refused; the first SYN of each gets that answer.
+    /// Checks that new connections are answered by C or refused, at the first SYN of each.
     ///
     /// # Errors
     /// Where one waits, or B answers.
@@ -198,7 +198,7 @@ impl Case<'_> {
         all_at_first(&refused, "new connections").with_context(|| self.to_string())
     }
 
-    /// Those of 24 new connections that were refused; the first SYN of all others reached C.
+    /// How many of 24 new connections were refused. The first SYN of all others must reach C.
     fn refused(&self, service: Service) -> Result<Vec<Told>> {
         let to = self.cluster.service(service, self.place, self.family);
         let (mut served, mut refused) = (0, Vec::new());
@@ -223,15 +223,15 @@ impl Case<'_> {
         Ok(refused)
     }
 
-    /// Everything a flagged node means for this place and IP version: established flows reset, at their next packet where nobody asks, new
+    /// Everything a flagged node means for this place and IP version: established flows reset, at their next packet where no challenge is sent, new
     /// ones refused, UDP refused, what is no backend left alone; and after the flag all works again.
     ///
     /// # Errors
-    /// What does not hold.
+    /// Names the check that failed.
     pub fn cut_and_back(&self, fence: &mut impl Fence, udp: bool) -> Result<()> {
         let mut kept = self.to_b(Service::Web)?;
         let mut host = self.to_b(Service::Host)?;
-        // An agent asks the clients of the others: these may be reset before they send anything.
+        // An agent challenges the clients of the others: these may be reset before they send anything.
         let unlisted = (self.place == Place::Pod).then(|| unlisted::to_b(self.cluster, self.family));
         let mut unlisted = unlisted.transpose().with_context(|| self.to_string())?;
         let datagrams = self.udp_to_b()?;
@@ -242,7 +242,9 @@ impl Case<'_> {
             reset(&mut host).with_context(|| format!("{self}: host network"))?,
         ];
         if let Some(conn) = &mut unlisted {
-            told.push(reset_by_packet(conn).with_context(|| format!("{self}: what nobody asks about"))?);
+            told.push(
+                reset_by_packet(conn).with_context(|| format!("{self}: a client that is not challenged"))?,
+            );
         }
         told.extend(self.refused(Service::Web)?);
         told.extend(self.refused(Service::Host)?);
@@ -267,11 +269,11 @@ impl std::fmt::Display for Case<'_> {
 }
 
 impl Cluster {
-    /// One client of each place and IP version waits in a long poll on node B, whose processes then freeze: they hear nothing until
-    /// the node is flagged, and are reset within the second that is promised then, without having sent anything. Gives the longest time that took.
+    /// One client of each place and IP version waits in a long poll on node B, whose processes then freeze. Clients hear nothing until the node is flagged.
+    /// Then each is reset within the promised second, without having sent anything. Gives the longest time that took.
     ///
     /// # Errors
-    /// What does not hold.
+    /// Names the check that failed.
     pub fn idle_clients_are_freed(&self, fence: &mut impl Fence) -> Result<Duration> {
         let mut idle = Vec::new();
         for family in [Family::V4, Family::V6] {
@@ -304,7 +306,7 @@ fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Resu
     Ok(took)
 }
 
-/// The next request on the connection ends in ECONNRESET, by the answer to its first segment.
+/// Checks that the next request on the connection ends in ECONNRESET, by the answer to its first segment.
 ///
 /// # Errors
 /// Where it ends otherwise, or waited for a retransmission, or the connection had been reset before.
@@ -314,7 +316,7 @@ pub fn reset_at_next_packet(conn: &mut Conn) -> Result<Duration> {
     Ok(told.took)
 }
 
-/// As [`reset_at_next_packet`], of a connection whose client an agent asks: it may have been reset before.
+/// As [`reset_at_next_packet`], of a connection whose client an agent challenges: it may have been reset before.
 ///
 /// # Errors
 /// Where the request ends otherwise, or waited for a retransmission.
@@ -341,10 +343,10 @@ fn reset(conn: &mut Conn) -> Result<Told> {
     Ok(Told { again, at_first, took, resent: FIRST_SEGMENT })
 }
 
-/// Every captured packet sums up, and at least one RST arrived from `from`.
+/// Checks the sums of every captured packet, and that at least one RST arrived from `from`.
 ///
 /// # Errors
-/// The first packet that does not, or that no RST is among them.
+/// Names the first packet whose sum is wrong, or says that no RST arrived.
 pub fn sums_hold(frames: &[Frame], from: IpAddr) -> Result<()> {
     for frame in frames {
         frame.verify()?;
@@ -355,11 +357,11 @@ pub fn sums_hold(frames: &[Frame], from: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// The whole of it, by the real agent and CLI. Every place and IP version: cut and back; then idle clients of a node whose
-/// processes are frozen; flows to node C go on all the while. Gives the agent's status and the packets it counted.
+/// All checks, with the real agent and CLI. For every place and IP version: cut, and back. Then idle clients of a node whose processes are frozen. Flows to
+/// node C go on all the while. Gives the agent's status and its counts of packets.
 ///
 /// # Errors
-/// What does not hold, with the agent's log.
+/// Names the check that failed, with the agent's log.
 pub fn matrix(options: Options) -> Result<(serde_json::Value, Counts)> {
     let cluster = Cluster::new(options)?;
     let mut agent = cluster.agent()?;
@@ -384,7 +386,7 @@ pub struct Counts {
     pub unreachable: u64,
     /// Dropped, and handed to the agent to answer.
     pub handed: u64,
-    /// Of those: not answered.
+    /// Of the packets handed over: not answered.
     pub unanswered: u64,
 }
 

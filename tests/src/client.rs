@@ -1,4 +1,4 @@
-//! Clients: their sockets are made in a namespace and then used from any thread.
+//! Clients. Their sockets are made in a namespace and then used from any thread.
 
 mod outcome;
 mod udp;
@@ -25,15 +25,15 @@ use crate::{Netns, tcp_info, watch};
 
 /// How long an acknowledgement is waited for on a way that works.
 const SETTLED: Duration = Duration::from_secs(10);
-/// A SYN that nobody answers is sent again after a second (RFC 6298 section 2.1): what took less did not wait for that.
+/// A SYN that gets no answer is sent again after a second (RFC 6298 section 2.1). A shorter connect did not wait for that.
 pub const FIRST_SYN: Duration = Duration::from_millis(900);
 
-/// Bytes that tell their own position: a shifted, lost or doubled piece never compares equal.
+/// Bytes that encode their own position: a shifted, lost or doubled piece never compares equal.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// What is used as TCP is, and is something else.
+/// Protocols whose sockets are used as TCP's are.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
     /// An association that is used as a connection ("one-to-one").
@@ -43,7 +43,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// As [`socket_with`] takes it.
+    /// The arguments of [`socket_with`].
     pub fn protocol(self) -> Protocol {
         match self {
             Self::Sctp => ipproto::SCTP,
@@ -63,12 +63,12 @@ impl Conn {
     /// Connects from `ns` within `limit`; reads and writes get the same limit.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
         Self::attempt(ns, to, limit).conn
     }
 
-    /// As [`Conn::connect`], with what it took.
+    /// As [`Conn::connect`]; also gives how the attempt went.
     pub fn attempt(ns: &Netns, to: SocketAddr, limit: Duration) -> Attempt {
         let began = Instant::now();
         let opened = open(ns, to, limit, None).and_then(|(stream, connected)| {
@@ -86,10 +86,10 @@ impl Conn {
         }
     }
 
-    /// Its first SYN is answered by a refusal.
+    /// Checks that the first SYN is answered by a refusal.
     ///
     /// # Errors
-    /// Where it is answered otherwise, or a later one was.
+    /// Where the first SYN got another answer, or a later SYN was refused.
     pub fn refused_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<()> {
         let attempt = Self::attempt(ns, to, limit);
         attempt.at_first_syn().with_context(|| format!("new connection to {to}"))?;
@@ -99,10 +99,10 @@ impl Conn {
         }
     }
 
-    /// A new connection is answered, and nothing was sent again for that; by whom.
+    /// Checks that a new connection is answered without a retransmission; gives the name of the backend.
     ///
     /// # Errors
-    /// Where it is not, or something was.
+    /// Where the connection was not answered, or something was sent again.
     pub fn answered_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<String> {
         let begun = Instant::now();
         let mut conn = Self::connect(ns, to, limit)?;
@@ -124,7 +124,7 @@ impl Conn {
         Self::until(to, name, || Self::connect(ns, to, limit))
     }
 
-    /// As [`Conn::connect_to`], where others may refuse: they are flagged.
+    /// As [`Conn::connect_to`], where other backends may refuse since their nodes are flagged.
     ///
     /// # Errors
     /// As there, but for refusals.
@@ -177,7 +177,7 @@ impl Conn {
     /// The name of the backend behind this connection.
     ///
     /// # Errors
-    /// What the socket says; `TimedOut`/`WouldBlock` at the limit.
+    /// The socket's error; `TimedOut`/`WouldBlock` at the limit.
     pub fn who(&mut self) -> std::io::Result<String> {
         self.stream.write_all(b"w")?;
         let mut name = Vec::new();
@@ -199,7 +199,7 @@ impl Conn {
     /// Sends bytes and reads them back.
     ///
     /// # Errors
-    /// What the socket says, or `InvalidData` where other bytes came back.
+    /// The socket's error, or `InvalidData` where other bytes came back.
     pub fn echo(&mut self, payload: &[u8]) -> std::io::Result<()> {
         let mut request = header(b'e', payload.len());
         request.extend_from_slice(payload);
@@ -212,7 +212,7 @@ impl Conn {
     /// Announces an upload of `len` bytes, to be written to `stream`; the server answers `k` at its end.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub fn start_upload(&mut self, len: usize) -> std::io::Result<()> {
         self.stream.write_all(&header(b's', len))
     }
@@ -220,7 +220,7 @@ impl Conn {
     /// Downloads `len` bytes of [`pattern`] and compares them.
     ///
     /// # Errors
-    /// What the socket says, or `InvalidData` where other bytes came.
+    /// The socket's error, or `InvalidData` where other bytes came.
     pub fn download(&mut self, len: usize) -> std::io::Result<()> {
         self.stream.write_all(&header(b'd', len))?;
         let mut got = vec![0; len];
@@ -231,13 +231,12 @@ impl Conn {
     /// Asks for an answer that never comes (a long poll).
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub fn long_poll(&mut self) -> std::io::Result<()> {
         self.stream.write_all(b"p")
     }
 
-    /// Waits until all that was sent over TCP is acknowledged: from then on the connection sends nothing by itself, whatever becomes of the
-    /// way under it.
+    /// Waits until all that was sent over TCP is acknowledged. From then on the connection sends nothing by itself, whatever becomes of the path under it.
     ///
     /// # Errors
     /// Where that is not so after ten seconds.
@@ -249,7 +248,7 @@ impl Conn {
     /// Waits for the end of the connection without sending, however long that takes.
     ///
     /// # Errors
-    /// By what it ended; nothing where the other end has ended it in order, or has said something.
+    /// The error by which the connection ended. Nothing where the other end closed it in order, or has sent something.
     pub fn wait_for_ever(&mut self) -> std::io::Result<()> {
         self.stream.set_read_timeout(None)?;
         loop {
@@ -270,7 +269,7 @@ impl Conn {
             return match self.stream.read(&mut byte) {
                 Ok(0) => Outcome::Other,
                 Ok(_) => Outcome::Answered,
-                // A machine that was stopped and goes on: a read with a time limit is not restarted (signal(7)).
+                // A read with a time limit is not restarted after the machine was stopped and went on (signal(7)).
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => Outcome::of(&error),
             };
@@ -285,7 +284,7 @@ fn open(
     limit: Duration,
     protocol: Option<Protocol>,
 ) -> std::io::Result<(TcpStream, std::io::Result<()>)> {
-    // Only the socket is made in the namespace's thread: a connection that waits holds up nobody else there.
+    // Only the socket is made in the namespace's thread, so a connection that waits holds up nobody else there.
     let domain = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = TcpStream::from(ns.run(move || socket_with(domain, SocketType::STREAM, flags, protocol))?);
@@ -321,18 +320,18 @@ pub struct Attempt {
     pub again: u32,
     /// How long it took.
     pub took: Duration,
-    /// The longest time that the machine stood still at once meanwhile: many short ones have no SYN sent again.
+    /// The longest time that the machine stood still without a break meanwhile: many short stops cause no retransmission of a SYN.
     pub still: Duration,
 }
 
 impl Attempt {
-    /// Its first SYN got the answer.
+    /// Checks that the first SYN got the answer.
     ///
-    /// A server that still has a connection of the same ports, whose client was reset, answers the SYN by an acknowledgement. Then the client resets that
-    /// connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c, since 5.6), with or without us.
+    /// A server may still have a connection of the same ports, whose client was reset. That server answers the SYN by an acknowledgement. Then the client resets
+    /// that connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c, since 5.6), with or without us.
     ///
     /// # Errors
-    /// Where the SYN was sent again because nobody answered it, and the machine did not stand still at once for as long as that takes.
+    /// Where the SYN was sent again for want of an answer, and the machine did not stand still without a break for as long as that takes.
     pub fn at_first_syn(&self) -> Result<()> {
         if self.again > 0 && self.took >= FIRST_SYN && self.still < FIRST_SYN {
             let text = format!(
@@ -347,7 +346,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// One request on it; with the name of who answered.
+    /// One request on the connection; with the name of the backend.
     pub fn request(self) -> (Outcome, Option<String>) {
         match self.conn.and_then(|mut conn| conn.who()) {
             Ok(name) => (Outcome::Answered, Some(name)),
@@ -362,7 +361,7 @@ fn header(op: u8, len: usize) -> Vec<u8> {
     header
 }
 
-/// One new connection and one request on it, all within `limit`; with the name of who answered.
+/// One new connection and one request on it, all within `limit`; with the name of the backend.
 pub fn try_new(ns: &Netns, to: SocketAddr, limit: Duration) -> (Outcome, Option<String>) {
     Conn::attempt(ns, to, limit).request()
 }

@@ -17,7 +17,7 @@ use crate::{Cluster, Family, Node, expected::ExpectedMaps, topology::Service};
 
 /// Node B, flagged in node A's maps for two minutes.
 pub struct Cut {
-    /// Node A's dataplane. What is attached stays so when it is dropped, until the namespace ends.
+    /// Node A's dataplane. Its attachments outlive the drop, until the namespace ends.
     pub dataplane: Dataplane,
     /// Indexes of the devices it is attached to.
     pub attached: HashSet<u32>,
@@ -65,7 +65,7 @@ fn flagged(b: &Node) -> ExpectedMaps {
     ExpectedMaps { tables: Tables { backends, ports }, nodes }
 }
 
-/// A node's entry with a verdict that holds for so many seconds; what is cut is refused.
+/// A node's entry with a verdict that holds for this many seconds. Cut packets are refused.
 pub(crate) fn entry(verdict: Verdict, seconds: u64) -> NodeEntry {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec());
     NodeEntry {

@@ -1,4 +1,4 @@
-//! Tables and verdicts brought into the maps through the library, in the order in which the agent does.
+//! Writes tables and verdicts into the maps through the library, in the agent's order.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use nodefence::{
 };
 use nodefence_common::{NodeEntry, Verdict};
 
-/// What is to lie in the maps.
+/// The expected content of the maps.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedMaps {
     /// Backends and host-network ports.
     pub tables: Tables,
-    /// Every node by its index. An index that is not here is healthy and unused.
+    /// Every node by its index. An index without an entry is healthy and unused.
     pub nodes: BTreeMap<u32, NodeEntry>,
 }
 
 impl ExpectedMaps {
-    /// Brings it into the maps: new owners of indexes, healthy, and what nobody has any more, healthy; the tables; verdicts. Entries that
-    /// are equal are not written.
+    /// Writes all of it into the maps: first new owners of indexes and indexes without an owner, both healthy; then the tables; then verdicts. Equal entries are
+    /// not written.
     ///
     /// # Errors
     /// Where a map cannot be read or written.

@@ -1,4 +1,4 @@
-//! An agent's node alone, and a cluster file with four nodes: for what needs no traffic.
+//! An agent's node alone, and a cluster file with four nodes: for tests that need no traffic.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A node behind IPVS as kube-proxy sets it, all of its tables at one time, and what `ipvsadm` says of them.
+//! A node behind IPVS as kube-proxy sets it, a snapshot of its tables, and `ipvsadm`'s view of them.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -7,7 +7,7 @@ use nodefence::ipvs::{Destination, Error, Ipvs, Service, ServiceKey};
 
 use crate::{Cluster, Netns, Options, Proxy};
 
-/// What kube-proxy switches on in its ipvs mode, below `/proc/sys/net` (`NewProxier`, pkg/proxy/ipvs/proxier.go).
+/// The sysctls that kube-proxy switches on in its ipvs mode, below `/proc/sys/net` (`NewProxier`, pkg/proxy/ipvs/proxier.go).
 pub const SWITCHES: [&str; 3] =
     ["ipv4/vs/conntrack", "ipv4/vs/expire_nodest_conn", "ipv4/vs/expire_quiescent_template"];
 
@@ -29,14 +29,14 @@ pub fn cluster() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// The tables at one time, as far as they stood still.
+/// A snapshot of the tables, as far as they stood still.
 #[derive(Debug)]
 pub struct Snapshot {
     /// By key.
     pub services: BTreeMap<ServiceKey, VirtualServer>,
-    /// Answers that could not be read: what they told of is not in here.
+    /// Answers that could not be read; their rows are missing here.
     pub malformed: usize,
-    /// A list changed each time while it was read: something may be missing, or be gone already.
+    /// Each reading of a list met a change of it: rows may be missing, or be gone already.
     pub incomplete: bool,
 }
 
@@ -50,8 +50,8 @@ pub struct VirtualServer {
 }
 
 impl Snapshot {
-    /// All services with their destinations. What changes meanwhile may be read before or after the change; what does not change is read, but for a service that
-    /// two readings in a row passed over.
+    /// All services with their destinations. A change during the reading may be in it or not. All that does not change is in it, but for a service that two
+    /// readings in a row passed over.
     ///
     /// # Errors
     /// Those of [`Ipvs::services`] and [`Ipvs::service`].

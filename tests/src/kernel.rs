@@ -7,7 +7,7 @@ pub type Version = (u32, u32);
 
 /// BPF maps no longer count against RLIMIT_MEMLOCK.
 pub const UNCOUNTED: Version = (5, 11);
-/// Before it programs are attached by clsact.
+/// From this kernel on programs are attached by tcx, before it by clsact.
 pub const TCX: Version = (6, 6);
 
 /// As `uname -r` gives it.
@@ -18,7 +18,7 @@ pub fn release() -> Result<String> {
     nix::sys::utsname::uname()?.release().to_str().map(str::to_owned).context("a release that is no UTF-8")
 }
 
-/// What its release begins with.
+/// The version at the beginning of the release.
 ///
 /// # Errors
 /// Where it begins with something else.

@@ -1,7 +1,7 @@
 //! Shared parts of the integration tests: namespaces, topologies, servers, clients and captures.
 //!
-//! Nothing here touches the machine's own network namespace. A [`Netns`] lives in a thread, so that all of it (devices,
-//! mounts, pins, child processes) is gone when the test's process is, however that ended.
+//! Nothing here touches the machine's own network namespace. A [`Netns`] lives in a thread, so all of it (devices, mounts, pins, child processes) is gone
+//! once the test's process is, however that ended.
 
 pub mod agent;
 pub mod ambush;
@@ -45,12 +45,12 @@ pub use netns::Netns;
 pub use proc::Proc;
 pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};
 
-/// Whether this machine's processor is an emulated one: it stands still for seconds now and then.
+/// Whether this machine's processor is an emulated one, which stands still for seconds now and then.
 pub fn emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }
 
-/// Whether the kernel's, kube-proxy's and the command line's own periods are waited for, in place of shorter ones: `NODEFENCE_LONG_TESTS` is set.
+/// Whether tests wait for the own periods of the kernel, kube-proxy and the command line, in place of shorter ones: `NODEFENCE_LONG_TESTS` is set.
 pub fn long() -> bool {
     std::env::var_os("NODEFENCE_LONG_TESTS").is_some()
 }

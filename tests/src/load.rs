@@ -1,4 +1,4 @@
-//! Load: established flows, new connections at a rate, datagrams that are counted, and whatever else goes on until it is told to stop. For tests, the demo and the
+//! Load: established flows, new connections at a rate, counted datagrams, and any work that repeats until it is told to stop. For tests, the demo and the
 //! benchmarks.
 
 pub mod acks;
@@ -29,10 +29,10 @@ use nix::{
 /// Descriptors that are left to everything but flows.
 const SPARE_FILES: u64 = 400;
 
-/// Does one thing after the other until it is told to stop; how often. Each gives the pause after it.
+/// Repeats `each` until it is told to stop, with the pause that each call gives. Gives how often it ran.
 ///
 /// # Errors
-/// The first one's that fails: it is the last one.
+/// The first error of a call, which ends the loop.
 pub fn repeat(stop: &AtomicBool, mut one: impl FnMut() -> Result<Duration>) -> Result<u64> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -43,7 +43,7 @@ pub fn repeat(stop: &AtomicBool, mut one: impl FnMut() -> Result<Duration>) -> R
     Ok(count)
 }
 
-/// Begins one thing after the other until it is told to stop, each `every` and in a thread of its own: one that waits holds up none. What came of each.
+/// Begins `each` every `every` until it is told to stop, each time in a thread of its own: one that waits holds up none. Gives all outcomes.
 ///
 /// # Errors
 /// Where one panicked.
@@ -64,8 +64,8 @@ pub fn at_intervals<T: Send>(
     })
 }
 
-/// Does `work` while each of `clients` goes on in a thread of its own until it is told to stop, which is when that is done. What came of it, and of each of
-/// them.
+/// Does `work` while each of `clients` runs in a thread of its own. Clients are told to stop once `work` is done. Gives the outcome of `work`, and of each
+/// client.
 pub fn under<T: Send, R>(
     clients: impl IntoIterator<Item = impl FnOnce(&AtomicBool) -> Result<T> + Send>,
     work: impl FnOnce() -> R,
@@ -81,7 +81,7 @@ pub fn under<T: Send, R>(
     })
 }
 
-/// Tells clients to stop when it is dropped: also where what they go on beside panics.
+/// Tells clients to stop when dropped, also where the work beside them panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -108,7 +108,7 @@ impl<T> Default for Running<T> {
 }
 
 impl<T: Send + 'static> Running<T> {
-    /// What is set once they are to stop.
+    /// The flag that tells the threads to stop.
     pub fn stop(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
@@ -119,7 +119,7 @@ impl<T: Send + 'static> Running<T> {
         self.threads.push(std::thread::spawn(move || work(&stop)));
     }
 
-    /// One more, which looks at [`Running::stop`] by itself.
+    /// Adds a running thread, which reads [`Running::stop`] by itself.
     pub fn add(&mut self, thread: JoinHandle<Result<T>>) {
         self.threads.push(thread);
     }
@@ -129,10 +129,10 @@ impl<T: Send + 'static> Running<T> {
         self.threads.len()
     }
 
-    /// Tells all to stop, and waits until they have: what each has seen, in the order in which they were started.
+    /// Tells all to stop and waits for their ends. Gives their outcomes in the order of their start.
     ///
     /// # Errors
-    /// The first one's that failed.
+    /// The first error of a thread.
     pub fn finish(mut self) -> Result<Vec<T>> {
         self.stop.store(true, Ordering::Relaxed);
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
@@ -171,7 +171,7 @@ pub fn per_worker() -> Result<usize> {
 /// Gives the calling thread a table of files of its own.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn own_files() -> Result<()> {
     unshare(CloneFlags::CLONE_FILES).context("cannot give a worker its own table of files")
 }

@@ -7,7 +7,7 @@ mod headers;
 pub use headers::{Hook, Ip};
 use headers::{Lack, Seen, Tcp, find_ip, is_mapped, read_v4, read_v6, transport};
 
-/// What the operator ordered for a node.
+/// The operator's order for a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Nothing: healthy.
@@ -25,7 +25,7 @@ pub enum Order {
 /// A node.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
-    /// What is ordered.
+    /// The order.
     pub order: Order,
     /// The time until which it holds has passed.
     pub lapsed: bool,
@@ -51,10 +51,10 @@ pub struct World {
     pub backends: HashMap<Ip, Backend>,
     /// Host-network endpoints: address, port, protocol.
     pub ports: HashSet<(Ip, u16, u8)>,
-    /// Ports that pass whatever is ordered: address, port, protocol. Where only some ports of the address are backends, these alone do; otherwise all of the address
-    /// does, but for [`World::cut`].
-    pub kept: HashSet<(Ip, u16, u8)>,
-    /// Ports of such addresses that are cut: address, port, protocol.
+    /// Exempt ports: address, port, protocol. Where only some ports of the address are backends, these ports alone pass. Otherwise all of the address
+    /// passes, but for [`World::cut`].
+    pub exempt: HashSet<(Ip, u16, u8)>,
+    /// Ports of exempt addresses that are cut: address, port, protocol.
     pub cut: HashSet<(Ip, u16, u8)>,
     /// Nodes by index.
     pub nodes: HashMap<u32, Node>,
@@ -72,11 +72,11 @@ pub struct World {
     pub vlans: bool,
     /// Whether XDP runs on skbs there.
     pub generic: bool,
-    /// What may be done in a second.
+    /// The budgets of a second.
     pub budgets: Budgets,
 }
 
-/// What the machine may do in a second, or a processor, or has left of it.
+/// The budgets of the machine or of a processor for a second, or the rest of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Budgets {
     /// ICMP answers of the machine.
@@ -87,7 +87,7 @@ pub struct Budgets {
     pub samples: u32,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// Goes on unchanged.
@@ -98,14 +98,14 @@ pub enum Fate {
     Answer(Vec<u8>),
 }
 
-/// What becomes of a packet, the counter that says so, and what user space is told.
+/// The fate of a packet, its counter, and the record for user space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
     /// The packet's fate.
     pub fate: Fate,
     /// Name of the counter.
     pub counted: Option<&'static str>,
-    /// What a sample of the packet is said to be counted as.
+    /// The counter that a sample of the packet names.
     pub sample: Option<&'static str>,
     /// Takes one of the ICMP answers.
     pub icmp: bool,
@@ -114,7 +114,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// What becomes of it where so much is `left` of this second's budgets.
+    /// The verdict where this much is `left` of the second's budgets.
     pub fn within(mut self, left: &mut Budgets) -> Self {
         if self.icmp {
             if left.icmp == 0 {
@@ -179,7 +179,7 @@ fn answerable(ip: &[u8]) -> bool {
     }
 }
 
-/// What the programs must do with a frame.
+/// The required verdict of the programs on a frame.
 pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     if hook == Hook::Xdp && frame[..6] != world.mac {
         return pass();
@@ -194,7 +194,7 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     let key = if family == 6 && is_mapped(destination) { &destination[12..] } else { destination };
     let Some(backend) = world.backends.get(key) else { return pass() };
     match judge_backend(world, hook, frame, at, family, backend) {
-        // What goes on from there comes to TC egress, and is counted there.
+        // A frame that passes here comes to TC egress, and is counted there.
         Judgement { fate: Fate::Pass, .. } if hook == Hook::Xdp => pass(),
         judgement => Judgement { to: Some((backend.node, at)), ..judgement },
     }
@@ -234,14 +234,14 @@ fn judge_backend(
             return pass();
         }
     }
-    if world.kept.iter().any(|(address, _, _)| *address == seen.dst) {
-        // What may belong to what passes goes with it.
+    if world.exempt.iter().any(|(address, _, _)| *address == seen.dst) {
+        // A packet that may belong to an exempt flow passes with it.
         if seen.fragment {
             return passed("fragment_passed");
         }
         let port = found.destination.map(|port| (seen.dst.clone(), port as u16, seen.protocol));
         let passes = |port| match backend.host_network {
-            true => world.kept.contains(&port),
+            true => world.exempt.contains(&port),
             false => !world.cut.contains(&port),
         };
         if port.is_none_or(passes) {
@@ -267,7 +267,7 @@ fn judge_backend(
     {
         return cut("dropped");
     }
-    // What opens a connection, or is a datagram, as its sender made it; XDP sees it before anything could have translated it.
+    // A packet that opens a connection, or a datagram, as its sender made it. XDP sees packets before anything could have translated them.
     let opens = found.tcp.as_ref().is_some_and(|tcp| tcp.flags & 0x17 == 2);
     if world.rescues
         && hook != Hook::Xdp
@@ -284,7 +284,7 @@ fn judge_backend(
         (Some(tcp), _) => {
             let by_user_space = world.injects && hook != Hook::Xdp;
             let counted = if tcp.flags & 0x10 != 0 { "reset" } else { "refused" };
-            // What XDP sends the device takes as it is: the shortest Ethernet frame has 60 bytes, and a check sequence.
+            // The device takes a frame from XDP as it is: the shortest Ethernet frame has 60 bytes, and a check sequence.
             let shortest = if hook == Hook::Xdp { 60 } else { 0 };
             let answer = || {
                 let mut answer = answer_tcp(frame, at, &seen, tcp);

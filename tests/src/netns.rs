@@ -49,7 +49,7 @@ impl Netns {
         Ok(this)
     }
 
-    /// As [`Netns::new`], for whoever sets up more than the loopback device: each start of `ip` takes its time on an emulated processor.
+    /// As [`Netns::new`], for callers that set up more than the loopback device: each start of `ip` takes its time on an emulated processor.
     ///
     /// # Errors
     /// As [`Netns::new`].
@@ -99,11 +99,11 @@ impl Netns {
         }
     }
 
-    /// Runs a closure in a thread of its own in the network namespace and waits for it. What it changes about itself (its processors, its table of files)
-    /// ends with the thread; processors that the caller is kept on hold for it too. Mounts are the caller's.
+    /// Runs a closure in a thread of its own in the network namespace and waits for it. Changes that the closure makes to its thread (its processors, its table
+    /// of files) end with the thread. The thread may use the caller's processors only. Mounts are the caller's.
     ///
     /// # Errors
-    /// What the closure says, or where the namespace is gone.
+    /// The closure's error, or where the namespace is gone.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let net = File::open(self.path())?;
         std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ impl Netns {
     /// Applies an nftables script as one transaction.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// The error of `nft`.
     pub fn nft(&self, script: &str) -> Result<()> {
         self.feed("nft -f -", script).with_context(|| script.to_owned()).map(drop)
     }
@@ -170,7 +170,7 @@ impl Netns {
     /// A veth pair from here to `peer`; both ends up, without addresses.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn veth(&self, device: &str, peer: &Self, peer_device: &str) -> Result<()> {
         let path = peer.path();
         self.ip(&format!(
@@ -231,7 +231,7 @@ fn enter() -> Result<Pid> {
 /// Mounts what belongs to the calling thread's network namespace, in its mount namespace, from which no mount gets out: `/sys`, and a BPF filesystem in it.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn own_mounts() -> Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("make mounts private")?;
@@ -251,7 +251,7 @@ fn feed(line: &str, input: &str) -> Result<String> {
         .spawn()
         .with_context(|| format!("start {program}; is it installed?"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that reads nothing may be gone already: its exit code tells.
+        // A program that reads nothing may be gone already; its exit code shows a failure.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

@@ -126,7 +126,7 @@ pub fn set_forwarding(forwards: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a program made of a packet.
+/// The result of a program on a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The program's return value.
@@ -184,7 +184,7 @@ impl Programs {
         self.fs.path()
     }
 
-    /// What the kernel says of a program.
+    /// The kernel's information on a program.
     ///
     /// # Errors
     /// Where the program is unknown.
@@ -244,7 +244,7 @@ impl Programs {
         Ok(map.set(0, &config, 0)?)
     }
 
-    /// What the machine has spent of a budget, by the map's name.
+    /// The part of a machine's budget that is spent, by the map's name.
     ///
     /// # Errors
     /// Where the map cannot be read.
@@ -262,7 +262,7 @@ impl Programs {
         Ok(map.set(0, &spent, 0)?)
     }
 
-    /// What a processor has spent of its budget of samples.
+    /// The part of its budget of samples that a processor has spent.
     ///
     /// # Errors
     /// Where the map cannot be read.

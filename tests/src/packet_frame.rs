@@ -4,7 +4,7 @@ use std::net::IpAddr;
 /// Outer and inner VLAN ids of what leaves on routes to backends.
 pub const ROUTE_VLANS: [(u16, u16); 3] = [(0, 0), (VLAN, 0), (VLAN, VLAN + 1)];
 
-/// What lies behind the IP header.
+/// The part behind the IP header.
 #[derive(Clone, Debug)]
 pub enum Transport {
     /// TCP with these flags.
@@ -45,7 +45,7 @@ pub struct Frame {
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// IPv4: fragment offset in units of eight bytes and more-fragments.
     pub fragment: Option<(u16, bool)>,
-    /// What is carried.
+    /// The transport part.
     pub transport: Transport,
     /// Source port.
     pub sport: u16,

@@ -19,7 +19,7 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 const NEEDS_CSUM: u8 = 1;
 const HDR_LEN: usize = 10;
 
-/// What the header before a frame says (`struct virtio_net_hdr`).
+/// The content of the header before a frame (`struct virtio_net_hdr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// Where the checksum that is still to be made starts and, from there, lies.
@@ -112,7 +112,7 @@ impl Wire {
         let bytes = [&offload.bytes()[..], frame].concat();
         match send(self.fd.as_raw_fd(), &bytes, MsgFlags::empty()) {
             Ok(sent) => ensure!(sent == bytes.len(), "sent {sent} of {} bytes", bytes.len()),
-            // What a queueing discipline's program drops, the sender is told of.
+            // The sender gets an error for a packet that a queueing discipline's program drops.
             Err(Errno::ENOBUFS) => {}
             Err(error) => return Err(error).context("sending a frame"),
         }

@@ -29,15 +29,15 @@ pub const LAPSED: u32 = 5;
 pub const STALE: u32 = 6;
 /// A node with a host-network backend.
 pub const HOST: u32 = 7;
-/// A node whose packets are refused, but for its backends' addresses, which pass except for one port.
+/// A node whose packets are refused. The addresses of its backends are exempt, except for one port.
 pub const EXEMPT: u32 = 8;
 /// The last node.
 pub const LAST: u32 = EXEMPT;
-/// The port of the host-network backend; and the one of [`EXEMPT`]'s backends that does not pass.
+/// The port of the host-network backend, and the only one of [`EXEMPT`]'s backends that is cut.
 pub const HOST_PORT: u16 = 9_100;
-/// A port of the host-network backend that is kept; and one of [`EXEMPT`]'s backends that a Service has nothing else for.
+/// An exempt port of the host-network backend, and one of [`EXEMPT`]'s backends: each is the last endpoint of a Service.
 pub const EXEMPT_PORT: u16 = 9_101;
-/// A port that nobody names, by which the answers to a request come.
+/// A port that no Service names: answers to a backend's own requests come there.
 pub const ANSWER_PORT: u16 = 40_000;
 /// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
 pub const IFINDEX: u32 = 1;
@@ -93,7 +93,7 @@ pub fn world() -> World {
     }
     for node in [HOST, EXEMPT] {
         for ip in [v4(node), v6(node)] {
-            keep(&mut world, ip, node);
+            add_ports(&mut world, ip, node);
         }
     }
     for ip in odd_backends() {
@@ -104,10 +104,10 @@ pub fn world() -> World {
     world
 }
 
-/// What the ports of a backend of [`HOST`] or [`EXEMPT`] say.
-pub fn keep(world: &mut World, ip: IpAddr, node: u32) {
+/// Adds the port entries of a backend of [`HOST`] or [`EXEMPT`].
+pub fn add_ports(world: &mut World, ip: IpAddr, node: u32) {
     for protocol in [6, 17, 132] {
-        world.kept.insert((bytes(ip), EXEMPT_PORT, protocol));
+        world.exempt.insert((bytes(ip), EXEMPT_PORT, protocol));
         if node == EXEMPT {
             world.cut.insert((bytes(ip), HOST_PORT, protocol));
         }
@@ -166,7 +166,7 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
     for (ip, port, protocol) in &world.cut {
         programs.port(PortKey::exempt(addr(ip), *port, *protocol), port_flags::CUT)?;
     }
-    for (ip, port, protocol) in &world.kept {
+    for (ip, port, protocol) in &world.exempt {
         programs.port(PortKey::exempt(addr(ip), *port, *protocol), port_flags::EXEMPT)?;
         if world.backends.get(ip).is_some_and(|backend| !backend.host_network) {
             programs.port(PortKey::exempt_address(addr(ip)), port_flags::EXEMPT)?;

@@ -1,4 +1,4 @@
-//! Child processes that end with whoever started them.
+//! Child processes that end with their parent.
 #![expect(unsafe_code, reason = "the parent-death signal is set between fork and exec")]
 
 use std::{
@@ -50,7 +50,7 @@ impl Proc {
     /// As [`Proc::spawn`], or where the kernel refuses a namespace.
     pub fn spawn_as_init(ns: &Netns, command: Command) -> Result<Self> {
         Self::begin(ns, command, |command| {
-            // Of the calling thread's children, the thread itself stays where it is (pid_namespaces(7)).
+            // Only the calling thread's children are moved; the thread itself stays (pid_namespaces(7)).
             let own = File::open("/proc/thread-self/ns/pid")?;
             unshare(CloneFlags::CLONE_NEWPID)?;
             let child = command.spawn();
@@ -110,7 +110,7 @@ impl Proc {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let after_name = stat.rsplit_once(')').context("/proc/PID/stat names no command")?.1;
         let seconds = |field: usize| -> Result<f64> {
-            // The field after the name is the third (proc_pid_stat(5)); user space sees 100 ticks a second.
+            // The field after the name is the third (proc_pid_stat(5)). User space sees 100 ticks a second.
             let text = after_name.split_whitespace().nth(field - 3).context("/proc/PID/stat is short")?;
             Ok(text.parse::<f64>()? / 100.0)
         };
@@ -138,7 +138,7 @@ impl Proc {
         let mut sum = None;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let path = task?.path();
-            // Another one may just have ended.
+            // Another thread may just have ended.
             if std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == thread) {
                 let text = std::fs::read_to_string(path.join("schedstat"))?;
                 let nanoseconds = text.split(' ').nth(number).context("schedstat is short")?.parse()?;
@@ -160,13 +160,13 @@ impl Proc {
         Ok(kilobytes.trim().parse::<f64>()? / 1024.0)
     }
 
-    /// Stops it where it stands (SIGSTOP cannot be caught); its kernel goes on answering for it.
+    /// Stops the process (SIGSTOP cannot be caught). Its kernel goes on answering for it.
     ///
     /// # Errors
     /// Where the process is gone, or a thread of it still runs after 10 s.
     pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
-        // The signal is only noted: each thread stops when it next comes by.
+        // The signal is only noted: each thread stops at its next return to user space.
         let start = Instant::now();
         while !self.stopped()? {
             if start.elapsed() > Duration::from_secs(10) {
@@ -203,7 +203,7 @@ impl Proc {
     /// `Some` where it has ended.
     ///
     /// # Errors
-    /// What waitpid says.
+    /// The error of waitpid(2).
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }

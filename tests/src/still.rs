@@ -1,4 +1,4 @@
-//! What an agent promises while one of its threads stands still: flags are answered, verdicts are renewed. The cluster is that of [`four_nodes`](crate::four_nodes).
+//! An agent's promises while one of its threads stands still: flags are answered, verdicts are renewed. The cluster is that of [`four_nodes`](crate::four_nodes).
 
 use std::{
     thread::sleep,
@@ -11,26 +11,26 @@ use serde_json::Value;
 
 use crate::{Agent, Netns, agent::verdict_until, watch};
 
-/// Longer than a verdict holds that nobody renews (3 s).
+/// Longer than a verdict holds without a renewal (3 s).
 pub const STILL: Duration = Duration::from_secs(5);
-/// A verdict lies so far ahead at least, whoever stands still.
+/// A verdict's deadline is always at least this far ahead, whichever thread stands still.
 const AHEAD: Duration = Duration::from_secs(1);
-/// A flag and its end are carried out and told by then, whoever stands still but for who saves flags.
+/// A flag and an unflag are carried out and answered by then, whichever thread stands still, but for the one that saves flags.
 const ANSWERED: Duration = Duration::from_millis(500);
-/// So long each of them waits at most until it is saved.
+/// Each of them waits at most this long until it is saved.
 const SAVED: Duration = Duration::from_secs(1);
 
-/// Who is cut, by name.
+/// The cut nodes, by name.
 fn flagged(agent: &Agent) -> Result<Vec<String>> {
     let nodes: Vec<Value> = agent.ask(&Request::Nodes)?;
     let cut = nodes.iter().filter(|node| node["action"] == "refuse");
     Ok(cut.filter_map(|node| node["name"].as_str()).map(str::to_owned).collect())
 }
 
-/// Beside `node-b`, `node-c` is flagged and its flag taken back.
+/// Flags `node-c` beside `node-b`, and takes that flag back.
 ///
 /// # Errors
-/// Where that is not carried out, or late.
+/// Where that is not carried out, or is late.
 pub fn flags_are_answered(agent: &Agent, name: &str) -> Result<()> {
     let since = Instant::now();
     agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
@@ -41,7 +41,7 @@ pub fn flags_are_answered(agent: &Agent, name: &str) -> Result<()> {
     watch::within(&format!("answers while {name} stands still"), promised, since).map(drop)
 }
 
-/// The verdict at this place is renewed until [`STILL`] has passed.
+/// Checks that the verdict with this index is renewed until [`STILL`] has passed.
 ///
 /// # Errors
 /// Where it is about to lapse.

@@ -1,32 +1,32 @@
-//! What the kernel says of a TCP connection (TCP_INFO).
+//! The kernel's view of a TCP connection (TCP_INFO).
 #![expect(unsafe_code, reason = "nix has no TCP_INFO")]
 
 use std::{io, net::TcpStream, os::fd::AsRawFd as _, time::Duration};
 
-/// A segment that nobody answers is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h): what took less did not wait for that.
+/// A segment without an answer is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h). A shorter exchange did not wait for that.
 pub const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 
 /// How many segments the connection sent again, also after its end.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_total_retrans)
 }
 
-/// How many segments it sent again that had been lost. Those that were only late arrived twice, and the other side has said so (D-SACK; since 4.19).
+/// How many lost segments the connection sent again. Segments that were only late arrived twice, which the other side reports (D-SACK; since 4.19).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn lost(stream: &TcpStream) -> io::Result<u32> {
     let info = ask(stream)?;
     Ok(info.tcpi_total_retrans.saturating_sub(info.tcpi_dsack_dups))
 }
 
-/// How many segments with data it sent, also such as were sent again (since 4.6).
+/// How many segments with data the connection sent, retransmissions included (since 4.6).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_data_segs_out)
 }
@@ -34,7 +34,7 @@ pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
 /// How many segments the other side has not acknowledged yet.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn unacknowledged(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_unacked)
 }

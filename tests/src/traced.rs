@@ -22,7 +22,7 @@ use crate::ambush::thread_of;
 /// How long a thread may take until it waits for something.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A thread that stands still, as one would that hangs in the kernel, as long as this lives. It does so where it waits: there it has no lock.
+/// Holds a thread for as long as this lives, as if the thread hung in the kernel. The thread stops where it waits, since it has no lock there.
 #[derive(Debug)]
 pub struct Still {
     lift: Option<Sender<()>>,
@@ -39,17 +39,17 @@ impl Still {
         Self::start(move |tell, lifted| hold(tid, tell, lifted)).stands(name)
     }
 
-    /// Holds whichever thread is the next to take that name, as threads of a runtime do for what may block: before it does anything of that. `provoke` has it
-    /// done, once all threads are watched.
+    /// Holds the next thread that takes that name, before it does any work. The runtime's threads take names so for work that may block. `provoke` starts that
+    /// work, once all threads are watched.
     ///
     /// # Errors
-    /// Where none does, or they may not be traced.
+    /// Where no thread takes that name, or the threads may not be traced.
     #[cfg(target_arch = "x86_64")]
     pub fn of_next(pid: Pid, name: &str, provoke: impl FnOnce() -> Result<()>) -> Result<Self> {
         let (watches, watched) = channel();
         let wanted = name.to_owned();
         let this = Self::start(move |tell, lifted| stand(next_named(pid, &wanted, &watches)?, tell, lifted));
-        // Closed where that failed, which the end below tells.
+        // The channel is closed where that failed; the code below reports it.
         if watched.recv().is_ok() {
             provoke()?;
         }
@@ -67,7 +67,7 @@ impl Still {
     /// Lets it go on.
     ///
     /// # Errors
-    /// Where it could not be held, or has ended.
+    /// Where the thread could not be held, or has ended.
     pub fn lift(mut self) -> Result<()> {
         drop(self.lift.take());
         let thread = self.thread.take().context("lifted already")?;
@@ -75,7 +75,7 @@ impl Still {
     }
 }
 
-/// One that is about to stand still.
+/// A thread that is about to be held.
 struct Holding {
     still: Still,
     stands: Receiver<()>,
@@ -93,7 +93,7 @@ impl Holding {
     }
 }
 
-/// Watches all threads of a process until one of them takes that name: it is stopped then, and no other is watched any more.
+/// Watches all threads of a process until one takes that name. That one is stopped then, and no other is watched any more.
 #[cfg(target_arch = "x86_64")]
 fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE;
@@ -141,7 +141,7 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
     Ok(found)
 }
 
-/// Whether the call that a thread stands before gives it that name (prctl(2), `PR_SET_NAME`).
+/// Whether the system call that a thread is about to make gives it that name (prctl(2), `PR_SET_NAME`).
 #[cfg(target_arch = "x86_64")]
 fn takes_name(tid: Pid, name: &str) -> Result<bool> {
     let registers = ptrace::getregs(tid)?;
@@ -178,10 +178,10 @@ fn hold(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
     stand(tid, tell, lifted)
 }
 
-/// Leaves a thread that was stopped as it is until it is lifted.
+/// Leaves a stopped thread as it is until the hold is lifted.
 fn stand(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
     let _gone = tell.send(());
-    // Nothing is sent: the other end is closed.
+    // Nothing is ever sent: the other end is closed.
     let _lifted = lifted.recv();
     Ok(ptrace::detach(tid, None)?)
 }
@@ -208,13 +208,13 @@ fn waits(tid: Pid) -> Result<bool> {
     Ok(number.is_some_and(|number| waits.contains(&number)))
 }
 
-/// Whether a thread that was stopped by a call stands before it and not behind it: nothing else can be told of the call yet.
+/// Whether a thread that stopped at a call is before that call and not behind it: nothing else about the call is known yet.
 #[cfg(target_arch = "x86_64")]
 fn begins(registers: &libc::user_regs_struct) -> bool {
     registers.rax.cast_signed() == -i64::from(libc::ENOSYS)
 }
 
-/// Has the next of these calls that the thread makes fail with ENOSYS. Returns once it did.
+/// Makes the thread's next such call fail with ENOSYS. Returns once it did.
 ///
 /// # Errors
 /// Where there is no such thread, or it may not be traced.

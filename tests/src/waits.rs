@@ -1,5 +1,5 @@
-//! How long clients of a flagged node wait until their own sockets report an end, over what the small cluster's own Services do not have: a Service of one
-//! port with a pod on node B and one on node C, behind rules like those of kube-proxy's nftables mode.
+//! How long clients of a flagged node wait until their own sockets report an end, over protocols that the small cluster's own Services lack. Here a Service of
+//! one port has a pod on node B and one on node C, behind rules like those of kube-proxy's nftables mode.
 
 use std::{
     fmt::{Debug, Display},
@@ -18,9 +18,9 @@ use crate::{
     watch::{bounded, figure},
 };
 
-/// Its ClusterIP.
+/// The Service's ClusterIP.
 const CLUSTER_IP: [u8; 4] = [10, 96, 0, 30];
-/// Where the client outside meets it.
+/// The Service's address for the client outside.
 const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
 
 /// A cluster with that Service, and an agent that knows it and rescues.
@@ -35,15 +35,15 @@ pub struct Served {
 }
 
 impl Served {
-    /// `protocol` as the cluster file and nftables name it. `server`: what `nodefence-peer` serves; nothing where the test serves itself.
+    /// `protocol` as the cluster file and nftables name it. `server`: the argument of `nodefence-peer`; `None` where the test serves itself.
     ///
     /// # Errors
-    /// Where the kernel lacks what is served, or the agent does not come up.
+    /// Where the kernel lacks the protocol, or the agent does not come up.
     pub fn new(protocol: &str, port: u16, server: Option<&str>) -> Result<Self> {
         let cluster = Cluster::new(Options::default())?;
         let [b, c] = [&cluster.b, &cluster.c].map(|node| node.pod_address(Family::V4));
         let [inside, outside] = [CLUSTER_IP, OUTSIDE].map(IpAddr::from);
-        // Before the cluster's own rules. By turns and not at random as kube-proxy's: whoever is balanced anew does not meet the same pod over and over.
+        // Before the cluster's own rules. Backends take turns, where kube-proxy picks at random: a rescued client does not meet the same pod over and over.
         cluster.a.ns.nft(&format!(
             "table ip served {{
                 chain pick {{
@@ -110,7 +110,7 @@ pub struct Waiting<T> {
 }
 
 impl<T: Debug + Send + 'static> Waiting<T> {
-    /// `wait` gives how it ended.
+    /// `wait` gives how the wait ended.
     ///
     /// # Errors
     /// Where no thread is to be had.
@@ -124,7 +124,7 @@ impl<T: Debug + Send + 'static> Waiting<T> {
         Ok(Self { what, thread: std::thread::Builder::new().spawn(waits)? })
     }
 
-    /// Waits with it.
+    /// Waits for the client's end.
     ///
     /// # Errors
     /// Where it panicked.
@@ -145,12 +145,12 @@ pub struct Ended<T> {
     began: Instant,
     /// How long it took.
     pub took: Duration,
-    /// What the client was told.
+    /// The error that the client got.
     pub how: T,
 }
 
 impl<T: Debug> Ended<T> {
-    /// It took so long, whatever the machine stood still, and was what `expected` says.
+    /// Checks that the wait took so long, plus the time that the machine stood still, and ended as `expected` says.
     ///
     /// # Errors
     /// Where it was not.

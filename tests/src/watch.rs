@@ -1,8 +1,7 @@
-//! How long this machine (a guest, where the test runs in one) stood still while a test ran, and how long the agent's threads were runnable and did
-//! not run.
+//! How long this machine (a guest, where the test runs in one) stood still during a test, and how long the agent's threads were runnable and did not run.
 //!
-//! A bound in a test is what is promised plus what stood still meanwhile ([`within`], [`wait_within`]). The runner reads both figures of a failed
-//! test, and runs it again only where it failed for a bound that it missed ([`missed`]) and one of them exceeds that bound.
+//! A bound in a test is the promised time plus the time that the machine stood still ([`within`], [`wait_within`]). The runner reads both figures of a failed
+//! test. It runs the test again only where the test missed a bound ([`missed`]) and one of the figures exceeds that bound.
 
 mod locked;
 mod looks;
@@ -30,20 +29,20 @@ use waited::Waited;
 
 /// How often the ticking thread looks at the clock.
 const TICK: Duration = Duration::from_millis(10);
-/// How often the agents' threads are looked at: each look costs an emulated processor some milliseconds.
+/// How often the agents' threads are read. Each reading costs an emulated processor some milliseconds.
 const LOOK: Duration = Duration::from_millis(200);
-/// So long after its bound something is still waited for, to tell when it came.
+/// How long after its bound a wait goes on, to tell how late the end came.
 const GIVEN_UP: Duration = Duration::from_secs(1);
-/// What the runner finds a test's figures by.
+/// The prefix by which the runner finds a test's figures.
 const WATCHED: &str = "@@watched";
-/// What the runner finds a measured figure by.
+/// The prefix by which the runner finds a measured figure.
 const FIGURE: &str = "@@figure";
-/// What the runner finds a missed bound by, in the error that a test failed for.
+/// The prefix by which the runner finds a missed bound, in the error of a failed test.
 const MISSED: &str = "(missed bound:";
-/// After a bound that was longer by what stood still: that excuses nothing once more.
+/// The text after a bound that already includes the machine's standstill: the runner does not excuse the test for it a second time.
 const COUNTED: &str = "and what stood still";
 
-/// All of this process.
+/// The state of this whole process.
 static SEEN: Mutex<Seen> = Mutex::new(Seen { due: None, gaps: Vec::new(), agents: Vec::new() });
 static TICKING: Once = Once::new();
 /// Set in programs that are no tests.
@@ -61,17 +60,17 @@ struct Seen {
     agents: Vec<Weak<Waited>>,
 }
 
-/// Watches for one test: from the first namespace or agent that it makes to the last one that it drops. Tells the runner what it saw then.
+/// Watches for one test, from the first namespace or agent that it makes to the last one that it drops. Then prints the figures for the runner.
 #[derive(Debug)]
 pub struct Watch {
     test: String,
     began: Instant,
-    /// Of agents, those gone included.
+    /// The agents' waits, those gone included.
     waited: Mutex<Vec<Arc<Waited>>>,
 }
 
 impl Watch {
-    /// That of the test which runs in the calling thread: libtest names a thread after its test.
+    /// The watch of the test that runs in the calling thread: libtest names a thread after its test.
     pub fn here() -> Arc<Self> {
         if !OFF.load(Ordering::Relaxed) {
             TICKING.call_once(|| drop(std::thread::Builder::new().name("watchdog".to_owned()).spawn(tick)));
@@ -108,7 +107,7 @@ impl Drop for Watch {
     }
 }
 
-/// Watches nothing and tells nothing from here on: for the demo and the benchmarks, which make namespaces and run agents as tests do.
+/// Ends all watching and printing: for the demo and the benchmarks, which make namespaces and run agents as tests do.
 pub fn off() {
     OFF.store(true, Ordering::Relaxed);
 }
@@ -118,7 +117,7 @@ fn test() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }
 
-/// Past libtest, which keeps what a passing test prints to itself.
+/// Writes past libtest, which holds back the output of a passing test.
 fn tell(mark: &str, value: &Value) {
     if OFF.load(Ordering::Relaxed) {
         return;
@@ -127,7 +126,7 @@ fn tell(mark: &str, value: &Value) {
 }
 
 fn tick() {
-    // No program holds it up.
+    // No program can hold this thread up.
     let _without_root = before_all_programs();
     let mut looked = Instant::now();
     loop {
@@ -136,7 +135,7 @@ fn tick() {
         std::thread::sleep(TICK);
         let late = due.elapsed();
         let mut seen = locked(&SEEN);
-        // It is over: whoever asks before the next one is due is told of it once.
+        // This standstill is over: whoever reads before the next tick is due is told of it once.
         seen.due = None;
         if late > LATE {
             seen.gaps.push((due, late));
@@ -156,12 +155,12 @@ pub fn stood_still(since: Instant) -> Duration {
     gaps(since, Instant::now()).iter().sum()
 }
 
-/// The longest time that it stood still at once since then: many short ones do not make a lease lapse.
+/// The longest time that the machine stood still without a break since then. Many short stops do not make a lease lapse.
 pub fn longest_gap(since: Instant) -> Duration {
     gaps(since, Instant::now()).into_iter().max().unwrap_or_default()
 }
 
-/// How long each gap between two times was. Whoever asks before the ticking thread has its turn again is told of the gap that is not over.
+/// The length of each gap between two ticks. A reader that comes before the ticking thread runs again is told of the gap that is not over.
 fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     let seen = locked(&SEEN);
     let open = seen.due.map(|due| (due, due.elapsed())).filter(|(_, late)| *late > LATE);
@@ -170,17 +169,17 @@ fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     within.filter(|gap| !gap.is_zero()).collect()
 }
 
-/// The moment at which CLOCK_MONOTONIC showed `nanoseconds`, which [`Instant`] is of as well.
+/// The [`Instant`] at which CLOCK_MONOTONIC, which it is based on, showed `nanoseconds`.
 pub fn moment(nanoseconds: u64) -> Instant {
     Instant::now() - Duration::from_nanos(monotonic_ns().saturating_sub(nanoseconds))
 }
 
-/// Keeps a figure that a test measured, for the results file.
+/// Records a figure that a test measured, for the results file.
 pub fn figure(name: &str, value: f64, unit: &str) {
     tell(FIGURE, &json!({"test": test(), "name": name, "value": value, "unit": unit}));
 }
 
-/// Holds `took`, which began at `began`, to what is promised and what the machine stood still in that time; keeps the figure.
+/// Checks that `took`, which began at `began`, is within the promise plus the time that the machine stood still. Records the figure.
 ///
 /// # Errors
 /// Where it took longer.
@@ -190,7 +189,7 @@ pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> R
     Ok(took)
 }
 
-/// Keeps a time, what is promised of it and what the machine stood still meanwhile.
+/// Records a time, its promise, and how long the machine stood still meanwhile.
 fn kept(what: &str, promised: Duration, began: Instant, took: Duration) {
     let [value, promised, still] =
         [took, promised, still_within(began, took)].map(|time| time.as_secs_f64() * 1e3);
@@ -202,7 +201,7 @@ fn still_within(began: Instant, took: Duration) -> Duration {
     gaps(began, began + took).iter().sum()
 }
 
-/// As [`held`], and keeps no figure: for what is looked at over and over.
+/// As [`held`], but records no figure: for checks that repeat.
 ///
 /// # Errors
 /// As [`held`].
@@ -218,19 +217,19 @@ fn late(what: &str, promised: Duration, took: Duration, still: Duration) -> Erro
     overdue(promised, text)
 }
 
-/// The error of a test that missed a bound in which what stood still is not counted. Without a missed bound a failed test is never run again; with it, where the
-/// machine stood still at once for longer than that bound, or the agent waited for a processor. What [`overdue`], [`held`], [`within`] and [`wait_within`] give is
-/// run again for the agent's wait alone.
+/// The error of a test that missed a bound which does not include the machine's standstill. Without a missed bound the runner never runs a failed test again.
+/// With it, the runner does where the machine stood still without a break for longer than the bound, or the agent waited for a processor. A bound missed by
+/// [`overdue`], [`held`], [`within`] and [`wait_within`] is excused by the agent's wait alone.
 pub fn missed(bound: Duration, what: impl Display) -> Error {
     anyhow!("{what} {MISSED} {} ms)", bound.as_millis())
 }
 
-/// As [`missed`], where what stood still was taken into account: it excuses nothing once more.
+/// As [`missed`], for a bound that includes the machine's standstill, which excuses nothing a second time.
 pub fn overdue(bound: Duration, what: impl Display) -> Error {
     anyhow!("{what} {MISSED} {} ms {COUNTED})", bound.as_millis())
 }
 
-/// As [`held`], for what ends now.
+/// As [`held`], for an action that ends now.
 ///
 /// # Errors
 /// As [`held`].
@@ -238,11 +237,11 @@ pub fn within(what: &str, promised: Duration, began: Instant) -> Result<Duration
     held(what, promised, began, began.elapsed())
 }
 
-/// Waits until `done`, and holds the time since `began` to what is promised and what the machine stood still since. A look counts by when it began, and one
-/// begins when the time is over: what that does not find done is late, and so is what only a later one finds.
+/// Waits until `done`, and checks the time since `began` against the promise plus the machine's standstill since. A look counts by its beginning. One look begins
+/// when the time is over: an end that this look does not find is late.
 ///
 /// # Errors
-/// Where it took longer or was not done.
+/// Where it took longer, or was not done.
 pub fn wait_within(
     what: &str,
     promised: Duration,
@@ -282,7 +281,7 @@ mod tests {
         let script = "kill -STOP $PPID; sleep 0.4; kill -CONT $PPID";
         let stopped = Command::new("sh").args(["-c", script]).status().expect("sh");
         assert!(stopped.success());
-        // Without a wait: the thread that ticks may not have had its turn.
+        // No pause here: the ticking thread may not have run yet.
         let (still, took) = (stood_still(began), began.elapsed());
         assert!(still > Duration::from_millis(300) && still < took, "{still:?} of {took:?}");
         assert!(longest_gap(began) > Duration::from_millis(300));
@@ -294,7 +293,7 @@ mod tests {
         }));
     }
 
-    /// Beside busy processes on one processor another one that all of them go before.
+    /// Beside busy processes on one processor, another process that all of them precede.
     #[test]
     fn a_process_that_waits_for_a_processor_is_seen() {
         let busy = |nice: &str| {
@@ -304,7 +303,7 @@ mod tests {
         let mut all = ["12", "0", "0", "0"].map(busy);
         let watch = Watch::here();
         watch.agent(all[0].id() as i32);
-        // The kernel counts a wait once it is over, and where others want the processor too that may be a while.
+        // The kernel counts a wait once it is over, which may take a while where others want the processor too.
         let mut waited = Duration::ZERO;
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Who waits is told, also where the flag is older than the cut: after a restart, a reload or a device that came late.
+//! Waiting clients are reset also where the flag is older than the cut: after a restart, a reload or a device that came late.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// What a client was told is there to be read.
+/// A client's error can be read by then.
 const TOLD: Duration = Duration::from_millis(50);
 
 /// Clients of node B that wait for an answer, whose processes are frozen, so that none comes.
@@ -37,7 +37,7 @@ impl<'a> Idle<'a> {
         Ok(Self { cluster, conns })
     }
 
-    /// Nobody was told so far.
+    /// Checks that no client was reset so far.
     fn still_wait(&mut self) -> Result<()> {
         for conn in &mut self.conns {
             let outcome = conn.wait_end(Duration::from_millis(200));
@@ -64,11 +64,11 @@ impl Drop for Idle<'_> {
 }
 
 /// What `status` says of the last round of challenges for node B; null before the first.
-fn asked(agent: &Agent) -> Result<Value> {
+fn last_challenge(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["challenged"]["node-b"].clone())
 }
 
-/// Flagged by an agent that resets nobody, which is then replaced by one that does.
+/// An agent that resets nobody flags the node. Then an agent that resets replaces it.
 fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let mut agent = cluster.agent_with(first)?;
@@ -77,8 +77,8 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
     idle.still_wait()?;
     agent.succeed(&["--proxy", "auto"])?;
     // A start takes many seconds where the machine is emulated.
-    wait_until("the next agent has asked", Duration::from_secs(120), || {
-        asked(&agent).is_ok_and(|row| row["challenged"].as_u64().is_some_and(|asked| asked >= 2))
+    wait_until("the next agent has challenged idle clients", Duration::from_secs(120), || {
+        last_challenge(&agent).is_ok_and(|row| row["challenged"].as_u64().is_some_and(|flows| flows >= 2))
     })
     .with_context(|| agent.log())?;
     idle.are_told(&agent, TOLD, Instant::now())
@@ -94,7 +94,7 @@ fn who_was_only_dropped() -> Result<()> {
     told_by_the_next_agent(&["--answer", "drop"])
 }
 
-/// A flow that was reset is not asked about by the next agent.
+/// The next agent does not challenge the client of a flow that was reset.
 #[test]
 fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -104,8 +104,8 @@ fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
     idle.are_told(&agent, FREED, flagged)?;
     agent.terminate()?;
     agent.restart(&[])?;
-    wait_until("the next agent has looked", SOON, || asked(&agent).is_ok_and(|row| !row.is_null()))?;
-    let row = asked(&agent)?;
+    wait_until("the next agent has looked", SOON, || last_challenge(&agent).is_ok_and(|row| !row.is_null()))?;
+    let row = last_challenge(&agent)?;
     ensure!(row["listed"].as_u64().is_some_and(|listed| listed >= 2) && row["challenged"] == 0, "{row}");
     Ok(())
 }
@@ -180,17 +180,14 @@ fn held_neighbours_outlive_the_agent() -> Result<()> {
     for conn in &mut kept {
         reset_at_next_packet(conn).with_context(|| agent.log())?;
     }
-    // It lets go of what it held itself.
+    // On an unflag the successor releases only entries that it holds itself.
     let held = || -> Result<usize> {
         let status = agent.status()?;
         let rows = status["neighbours"].as_array().context("no neighbours")?;
-        Ok(rows
-            .iter()
-            .filter(|row| row["state"].as_str().is_some_and(|state| state.starts_with("held")))
-            .count())
+        Ok(rows.iter().filter(|row| row["state"] == "held").count())
     };
     wait_until("the successor holds them", SOON, || held().is_ok_and(|held| held == 2))?;
-    // Only who takes the flag back lets go.
+    // The entries are released by the unflag alone.
     agent.unflag("node-b")?;
-    wait_until("they are deleted", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
+    wait_until("they are released", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
 }

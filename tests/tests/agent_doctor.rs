@@ -14,7 +14,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// What only the agent was told is asked of it: where its pins are, and who forwards.
+/// The agent itself is asked for settings that only the agent was told: its folder of pins, and kube-proxy's mode.
 #[test]
 fn it_asks_the_agent() -> Result<()> {
     let ns = Arc::new(Netns::new("doctor")?);
@@ -25,7 +25,7 @@ fn it_asks_the_agent() -> Result<()> {
     let agent = Agent::start_with(&ns, "node-a", &["v0"], nodes, &own)?;
     let found = |doctor: &[&str]| -> Result<[String; 2]> {
         let checks: Value = serde_json::from_str(&agent.expect(&[doctor, &["-o", "json"]].concat())?)?;
-        let checks = checks.as_array().context("a list")?;
+        let checks = checks["items"].as_array().context("a list")?;
         let found = |name: &str| {
             let check = checks.iter().find(|check| check["name"] == name);
             check.and_then(|check| check["found"].as_str()).map(str::to_owned).context(name.to_owned())
@@ -34,7 +34,7 @@ fn it_asks_the_agent() -> Result<()> {
     };
     let [interface, proxy] = found(&["doctor"])?;
     ensure!(interface.starts_with("attached by ") && proxy.starts_with("nftables"), "{interface}, {proxy}");
-    // Who names another folder hears of that one. A filter of clsact has no pin: it is shown, whatever folder its programs are in.
+    // With another folder named, the doctor reports on that one. A filter of clsact has no pin: it is shown, whatever folder its programs are in.
     let [interface, _] = found(&["doctor", "--pin-dir", "/sys/fs/bpf/nodefence/v3"])?;
     let pinned = kernel::version()? >= kernel::TCX;
     let expected = if pinned { "not attached" } else { "attached by clsact" };
@@ -46,7 +46,7 @@ fn it_asks_the_agent() -> Result<()> {
     Ok(())
 }
 
-/// One that does not answer is named by its process, for whoever ends it.
+/// An agent that does not answer is named by its process, so that the operator can end it.
 #[test]
 fn an_agent_that_stands_still_is_named() -> Result<()> {
     let ns = Arc::new(Netns::new("doctor")?);
@@ -55,7 +55,8 @@ fn an_agent_that_stands_still_is_named() -> Result<()> {
     agent.proc()?.freeze()?;
     let output = agent.cli(&["doctor", "-o", "json"])?;
     let checks: Value = serde_json::from_slice(&output.stdout)?;
-    let check = checks.as_array().and_then(|checks| checks.iter().find(|check| check["name"] == "agent"));
+    let check =
+        checks["items"].as_array().and_then(|checks| checks.iter().find(|check| check["name"] == "agent"));
     let check = check.context("no line on the agent")?;
     let pid = agent.proc()?.pid();
     let end = format!("kill {pid}; kill -CONT {pid}  # ");
@@ -90,7 +91,7 @@ fn packets_that_conntrack_drops() -> Result<()> {
     let agent = cluster.agent()?;
     let drops = || -> Result<[String; 2]> {
         let checks: Value = serde_json::from_str(&agent.expect(&["doctor", "-o", "json"])?)?;
-        let checks = checks.as_array().context("a list")?;
+        let checks = checks["items"].as_array().context("a list")?;
         let check = checks.iter().find(|check| check["name"] == "conntrack drops").context("no line")?;
         Ok(["level", "found"].map(|field| check[field].as_str().unwrap_or_default().to_owned()))
     };
@@ -102,7 +103,7 @@ fn packets_that_conntrack_drops() -> Result<()> {
     let during = during?;
     ensure!(during[0] == "warn", "{during:?}\n{}", cluster.a.ns.exec("conntrack -S")?);
     ensure!(during[1].starts_with("packets are being dropped: insert_failed "), "{during:?}");
-    // What is over is told, and is nothing to mend.
+    // Past events are shown, and are nothing to mend.
     let after = drops()?;
     let history = "none just now; since this network namespace began: insert_failed ";
     ensure!(after[0] == "ok" && after[1].starts_with(history), "{after:?}");

@@ -20,7 +20,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For what is no promise.
+/// For waits that nothing is promised of.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Without an event routes are looked at every 5 s: a change that is seen sooner was told.
 const TOLD: Duration = Duration::from_secs(3);
@@ -130,8 +130,8 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// What a large cluster file costs is not known before it is read, so flags are renewed before. A bad one shows it: the start
-/// that fails for it has renewed all the same.
+/// The time that a large cluster file takes is not known before the file is read, so flags are renewed before. A bad file shows that: the start that fails for
+/// it has renewed all the same.
 #[test]
 fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
@@ -240,6 +240,7 @@ fn an_interface_that_does_not_exist_stops_no_other() -> Result<()> {
         "{status}"
     );
     ensure!(interfaces[1]["error"].is_null() && !interfaces[1]["tc"].is_null(), "{status}");
+    ensure!(status["state"] == "degraded" && status["warnings"][0]["code"] == "NF21", "{status}");
     agent.logs("no interface named nope0")
 }
 
@@ -253,11 +254,39 @@ fn uncovered_backends_are_named() -> Result<()> {
     wait_within("the route is seen", TOLD, Instant::now(), || {
         agent.json(&["status"]).is_ok_and(|status| status["uncovered"] == 1)
     })?;
+    let status = agent.json(&["status"])?;
+    let backends = status["cluster"]["backends"].as_u64().context("no number")?;
+    let own = agent.node("node-a")?["backends"].as_u64().context("no number")?;
+    ensure!(status["covered"] == backends - own - 1 && status["state"] == "degraded", "{status}");
+    let said = agent.warning("NF24")?.context("no warning")?;
+    ensure!(said.ends_with("10.9.1.1 on node-b: leaves by w0, which is not attached"), "{said}");
     let output = agent.cli(&["flag", "node-b"])?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(text.contains("no attached device covers 1 of its 2 backends"), "{text}");
     let table = String::from_utf8_lossy(&output.stdout);
     ensure!(table.contains("\n             10.9.1.1 (leaves by w0, which is not attached)\n"), "{table}");
+    Ok(())
+}
+
+/// First all leaves by another device, and then there is none at all.
+#[test]
+fn who_sees_no_packets_is_blind() -> Result<()> {
+    let (ns, agent) = start(&[])?;
+    ensure!(agent.json(&["status"])?["state"] == "ok");
+    ns.ip("link add w0 type veth peer name w1
+         link set w0 up
+         link set w1 up
+         route add 10.9.0.0/17 dev w0
+         route add 10.9.128.0/17 dev w0")?;
+    let begins = |with: &str| agent.expect(&["status"]).is_ok_and(|text| text.starts_with(with));
+    let uncovered = "BLIND: nothing is cut: no backend is covered; 1 warning: NF03\n  NF03  ";
+    wait_within("no backend is covered", TOLD, Instant::now(), || begins(uncovered))
+        .with_context(|| agent.expect(&["status"]).unwrap_or_default())?;
+    ns.ip("link delete v0")?;
+    let gone = "BLIND: nothing is cut: no device is attached; ";
+    wait_within("no device is attached", TOLD, Instant::now(), || begins(gone))
+        .with_context(|| agent.expect(&["status"]).unwrap_or_default())?;
+    ensure!(agent.cli(&["status", "--check"])?.status.code() == Some(5));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What `flows` shows of real flows through a Service.
+//! The rows of `flows` for real flows through a Service.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -14,7 +14,7 @@ fn flows_are_listed_by_node() -> Result<()> {
     let agent = cluster.agent()?;
     let list = |args: &[&str]| -> Result<Vec<Value>> {
         let answer: Value = serde_json::from_str(&agent.expect(&[&["flows", "-o", "json"], args].concat())?)?;
-        Ok(answer["flows"].as_array().context("no list")?.clone())
+        Ok(answer["items"].as_array().context("no list")?.clone())
     };
     let mut kept =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
@@ -23,7 +23,7 @@ fn flows_are_listed_by_node() -> Result<()> {
     let ours = |flow: &Value| {
         flow["service"] == service.as_str()
             && flow["backend"].as_str().is_some_and(|end| end.starts_with(&backend))
-            && flow["state"] == "Established"
+            && flow["state"] == "established"
     };
     let flows = list(&["--node", "node-b"])?;
     ensure!(flows.iter().filter(|flow| ours(flow)).count() == 1, "{flows:?}");
@@ -33,7 +33,7 @@ fn flows_are_listed_by_node() -> Result<()> {
     agent.flag("node-b")?;
     reset_by_now(&mut kept)?;
     let table = agent.expect(&["flows", "--node", "node-b"])?;
-    ensure!(table.starts_with("PROTOCOL") && !table.contains("Established"), "{table}");
+    ensure!(table.starts_with("PROTOCOL") && !table.contains("ESTABLISHED"), "{table}");
     let unknown = agent.cli(&["flows", "--node", "node-z"])?;
     ensure!(unknown.status.code() == Some(7), "{unknown:?}");
     Ok(())

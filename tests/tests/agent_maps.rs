@@ -1,4 +1,4 @@
-//! What a flag leaves in the pinned maps: all of their bytes, before, meanwhile and after, a lapse and another agent included.
+//! The effect of a flag on the pinned maps: all of their bytes, before, meanwhile and after, a lapse and another agent included.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -118,7 +118,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
     })
 }
 
-/// Where two readings differ.
+/// The differences of two readings.
 fn changed(before: &Pinned, after: &Pinned) -> BTreeSet<Place> {
     let places = before.keys().chain(after.keys());
     places.filter(|place| before.get(*place) != after.get(*place)).cloned().collect()
@@ -140,7 +140,7 @@ fn entry(pinned: &Pinned, node: u32) -> Result<(u32, u32, u64)> {
     Ok((word(0)?, word(4)?, u64::from_ne_bytes(bytes[8..16].try_into()?)))
 }
 
-/// Waits until a verdict that nobody renews has lapsed.
+/// Waits until a verdict that is not renewed has lapsed.
 fn lapse(ns: &Netns, node: u32) -> Result<()> {
     let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
     watch::wait_within("lapse of a verdict", limit, Instant::now(), || {
@@ -254,7 +254,7 @@ fn an_exempt_port_leaves_nothing_behind() -> Result<()> {
             agent.restart(&[])?;
         }
         agent.unflag("node-b")?;
-        // Whoever takes a flag back is answered before what was exempt is removed.
+        // The reply to an unflag comes before the exempt ports are removed.
         let same = || pinned(&ns).is_ok_and(|after| after == before);
         let gone = wait_until("the exemption is gone", RENEWED, same);
         gone.with_context(|| format!("{killed}: {:?}", pinned(&ns).map(|after| changed(&before, &after))))?;
@@ -329,7 +329,7 @@ fn each_verdict_is_renewed_each_second() -> Result<()> {
     Ok(())
 }
 
-/// Also where nobody is flagged. What an agent that is gone drained from IPVS holds no longer.
+/// The lease is renewed also where no node is flagged. Once it is over, IPVS destinations that a gone agent drained are restored.
 #[test]
 fn the_lease_is_renewed_with_the_verdicts() -> Result<()> {
     let (ns, mut agent) = start()?;

@@ -21,7 +21,7 @@ use nodefence_tests::{
 };
 use serde_json::{Value, json};
 
-/// Nobody is at the other end: what is not refused at once gets no answer.
+/// The other end does not exist: a packet that is not refused at once gets no answer.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// Generous: the machine may be busy.
 const READY: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ fn begin_with(options: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// One that was told of all.
+/// An agent that was told of all objects.
 fn start() -> Result<(Arc<Netns>, Agent)> {
     start_with(&[])
 }
@@ -77,7 +77,7 @@ fn owned(ns: &Netns, agent: &Agent, address: &str, node: Option<&str>) -> Result
 fn is_refused(ns: &Netns, address: &str) -> Result<bool> {
     let to: SocketAddr = format!("{address}:8080").parse()?;
     match Conn::attempt(ns, to, AT_ONCE).conn.map_err(|error| Outcome::of(&error)) {
-        // Nobody is there to answer what passes.
+        // Passing packets get no answer: their destination does not exist.
         Err(Outcome::TimedOut) => Ok(false),
         _ => Conn::refused_at_once(ns, to, AT_ONCE).map(|_| true),
     }
@@ -119,7 +119,7 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
     );
     ensure!((&row["nodes"], &row["backends"]) == (&json!(4), &json!(4)), "{row}");
     ensure!((&row["conflicts"], &row["conflict_examples"]) == (&json!(0), &json!([])), "{row}");
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     ensure!(
         text.contains("\nList of objects 4 nodes, 4 backends, 2 Services with 4 endpoints, read "),
         "{text}"
@@ -157,13 +157,13 @@ fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
     ensure!(is_refused(&ns, "10.9.1.2")?, "what does not conflict is not cut any more");
     agent.tell("slice web-2=default/web:10.9.1.3@node-b\n")?;
     owned(&ns, &agent, "10.9.1.3", Some("node-b"))?;
-    let text = agent.expect(&["status"])?;
-    let line = "\nConflicts       problem: 2 conflicts in the list of objects; what conflicts is left out and not cut\n";
+    let text = agent.expect(&["status", "-o", "wide"])?;
+    let line = "\nConflicts       2 (NF11)\n";
     ensure!(text.contains(&format!("{line}                node `node-d`, addresses[1]: {why}\n")), "{text}");
     let doctor = agent.cli(&["doctor", "--interface", "v0"])?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    let found = format!("2 conflicts, the first: node `node-d`, addresses[1]: {why}");
-    ensure!(doctor.contains("warn  list of objects") && doctor.contains(&found), "{doctor}");
+    let found = format!("left out and not cut; the first: node `node-d`, addresses[1]: {why}");
+    ensure!(doctor.contains("warn  NF11") && doctor.contains(&found), "{doctor}");
     let both = || logged(&agent, why) >= 2;
     wait_until("both are told", READY, both).with_context(|| agent.log())?;
     ensure!(logged(&agent, why) == 2, "each is told once: {}", agent.log());
@@ -202,7 +202,7 @@ fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
     owned(&ns, &agent, "10.9.3.1", None)?;
     owned(&ns, &agent, "10.9.1.4", Some("node-b"))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
-    // A list without nodes is not believed: everybody would be deleted.
+    // A list without nodes is not believed: it would end every flag.
     agent.tell("nodes\n")?;
     told(&agent, "an error", |row| row["error"].as_str().is_some_and(|why| why.contains("--allow-empty")))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
@@ -243,13 +243,13 @@ const OLDEST: Duration = Duration::from_secs(4);
 fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
     let (ns, mut agent) = start_with(&["--max-view-age", "4s"])?;
     let view = agent.status()?["cluster"]["view"].clone();
-    // What it knows already, so that it is known when it was last told something.
+    // The agent knows this already: it only confirms when it was last told something.
     let confirmed = Instant::now();
     agent.tell(SERVICES)?;
     agent.flag("node-b")?;
     ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
     let to: SocketAddr = "10.9.1.1:8080".parse()?;
-    // Nobody is there: what passes gets no answer.
+    // The destination does not exist: passing packets get no answer.
     let passes = || {
         let attempt = Conn::attempt(&ns, to, Duration::from_millis(100));
         attempt.conn.is_err_and(|error| Outcome::of(&error) == Outcome::TimedOut)
@@ -261,9 +261,15 @@ fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
     ensure!(agent.counter(Reason::Observed)? > 0, "not counted");
     let row = &agent.status()?["cluster"];
     ensure!((&row["is_old"], &row["max_age_seconds"]) == (&json!(true), &json!(4)), "{row}");
-    let text = agent.expect(&["status"])?;
-    let line = "(problem: older than 4s: nothing is cut, what would be is counted)\n";
-    ensure!(text.lines().any(|line| line.starts_with("View ")) && text.contains(line), "{text}");
+    let status = agent.status()?;
+    ensure!(status["state"] == "observe" && status["warnings"][0]["code"] == "NF08", "{status}");
+    ensure!(
+        agent
+            .expect(&["status"])?
+            .starts_with("OBSERVE: nothing is cut, only counted: the view is too old; "),
+        "{}",
+        agent.expect(&["status"])?
+    );
     let again = agent.json(&["flag", "node-b"])?;
     let why = "the view is older than --max-view-age: nothing is cut, only counted";
     ensure!(again["warnings"].as_array().is_some_and(|rows| rows.contains(&json!(why))), "{again}");

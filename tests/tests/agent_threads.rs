@@ -1,4 +1,4 @@
-//! That no thread of the agent's waits for another one, and that the agent ends in order where one of them falls.
+//! No thread of the agent waits for another one, and the agent ends in order where one of them falls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For what nobody promised: a process is up, or has ended.
+/// For waits that nothing is promised of: a process is up, or has ended.
 const READY: Duration = Duration::from_secs(60);
 
 const SERVICES: &str = "services:
@@ -41,7 +41,7 @@ fn start() -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// One that cuts node-b, and that node's place.
+/// An agent that cuts node-b, and that node's index.
 fn start_and_cut() -> Result<(Arc<Netns>, Agent, u32)> {
     let (ns, agent) = start()?;
     agent.flag("node-b")?;
@@ -105,7 +105,7 @@ fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Resul
     verdicts_are_renewed(ns, index, name, since)
 }
 
-/// The file is followed where those work who do so, and else the audit answers.
+/// Where the threads that follow the file work, the file is followed. Otherwise the audit answers.
 fn others_go_on(agent: &Agent, name: &str) -> Result<()> {
     const FOLLOWERS: [&str; 3] = ["source", "builder", "tables"];
     if FOLLOWERS.contains(&name) { audit_answers(agent) } else { file_is_followed(agent) }
@@ -128,7 +128,7 @@ fn audit_answers(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// Whoever stood still goes on.
+/// The thread that stood still goes on.
 fn all_go_on(agent: &Agent) -> Result<()> {
     file_is_followed(agent)?;
     audit_answers(agent)
@@ -142,7 +142,7 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
         &["store", "log", "log-writer", "audit"],
         &["drain", "rescue", "rescue-sticky"],
     ];
-    // What they measure is this test's.
+    // These measurements belong to this test.
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     std::thread::scope(|scope| -> Result<()> {
         let begin = |names| {

@@ -1,4 +1,4 @@
-//! The challenge against real clients: who waits for an answer of a flagged node is reset without having sent anything.
+//! Challenges against real clients: a client that waits for an answer of a flagged node is reset without having sent anything.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -29,7 +29,7 @@ use nodefence_tests::{
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Asks by the devices that are attached, until all were challenged.
+/// Sends challenges through the attached devices.
 struct Challenger {
     injector: Injector,
     devices: Vec<Interface>,
@@ -52,18 +52,18 @@ impl Surroundings for Challenger {
     }
 }
 
-/// Sweeps node B, as the agent does on a flag.
+/// Challenges the idle clients of node B, as the agent does on a flag.
 fn challenge_node_b(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
     let (backends, attached) = (cut.backends.clone(), cut.attached.clone());
     let injector = cut.dataplane.devices.injector().unwrap();
     cluster.a.ns.run(move || {
         let mut devices = interfaces::list().unwrap();
         devices.retain(|device| attached.contains(&device.ifindex));
-        let mut challenging = Challenger { injector, devices };
+        let mut challenger = Challenger { injector, devices };
         let mut conntrack = Conntrack::open_all_zones().unwrap();
         let (backends, start) = (Arc::new(backends), Instant::now());
         let listed = conntrack.list(of_backends(&backends, None)).unwrap();
-        challenge(&mut conntrack, listed, start, &backends, 1, &manner, &mut challenging).unwrap().remove(0)
+        challenge(&mut conntrack, listed, start, &backends, 1, &manner, &mut challenger).unwrap().remove(0)
     })
 }
 
@@ -114,7 +114,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         assert_eq!(outcome, Outcome::Reset, "{what}: {report:?}");
         last = last.max(ended);
     }
-    watch::held("challenging to the last idle client", FREED, began, last - began)?;
+    watch::held("challenge to the last idle client", FREED, began, last - began)?;
     assert!(report.challenged >= expected && report.closed == report.challenged, "{report:?}");
     assert!(report.skipped.not_tcp >= datagrams.len(), "{report:?}");
     assert!(!report.incomplete && !report.stopped && report.skipped.no_device == 0, "{report:?}");
@@ -132,7 +132,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
     Ok(())
 }
 
-/// What the probe finds on a current kernel.
+/// The manner that the probe finds on a current kernel.
 fn current() -> Manner {
     Manner { far_is_invalid: false, ..Manner::default() }
 }
@@ -192,7 +192,7 @@ fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
         let report = challenge_node_b(&cluster, &cut, Manner { far_is_invalid, ..Manner::default() });
         let (outcome, ended) = waiting.join().unwrap();
         assert_eq!(outcome, Outcome::Reset, "{report:?}");
-        watch::held("challenging to a client that is challenged twice", FREED, began, ended - began)?;
+        watch::held("challenge to a client that is challenged twice", FREED, began, ended - began)?;
         assert_eq!((report.challenged_again, report.closed), (1, report.challenged), "{report:?}");
         assert_eq!(report.liberal, usize::from(far_is_invalid), "{report:?}");
         assert_eq!(report.segments, if far_is_invalid { 2 } else { 5 }, "{report:?}");
@@ -200,7 +200,7 @@ fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
     Ok(())
 }
 
-/// A host-network backend is its port: other connections to the node's own address are no business of the challenge.
+/// A host-network backend is a port: clients of other ports at the node's own address are not challenged.
 #[test]
 fn the_node_s_own_services_are_not_asked() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;

@@ -22,7 +22,7 @@ use nodefence_tests::{
 const LIMIT: Duration = Duration::from_secs(240);
 /// MiB that the agent has at most.
 const MEMORY: f64 = 64.0;
-/// What pins clients to a node is listed and deleted, with what their questions go by; then what was asked; then what was pinned meanwhile.
+/// Stale flows that send clients to the node are listed and deleted, together with the flows to challenge; then the challenged flows; then flows that came meanwhile.
 const LISTINGS: u64 = 3;
 
 /// Entries of the table. This machine's own kernel has room for 262,144 by default.
@@ -30,20 +30,20 @@ fn size() -> u32 {
     if emulated() { 1_000_000 } else { 250_000 }
 }
 
-/// Datagrams to so many ports and addresses of loopback; nobody listens.
+/// Sends datagrams to so many ports and addresses of loopback, without a listener.
 fn fill(ns: &Netns, count: u32) {
     ns.run(move || {
         let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
         for at in 0..count {
             let [_, a, b, c] = (at / 1_000 + 256).to_be_bytes();
-            // The second datagram to come may report that nobody does.
+            // The second datagram may report that there is no listener.
             let _ = socket.send_to(b"x", (Ipv4Addr::new(127, a, b, c), 10_000 + (at % 1_000) as u16));
         }
     });
 }
 
 /// Datagrams to so many ports of a pod.
-fn pinned(ns: &Netns, pod: IpAddr, count: u16) {
+fn stale_flows(ns: &Netns, pod: IpAddr, count: u16) {
     ns.run(move || {
         let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
         for port in 0..count {
@@ -93,7 +93,7 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "3600")?;
     let of_b = 10_000;
     fill(ns, size() - u32::from(of_b) - 1_000);
-    pinned(ns, cluster.b.pod_address(Family::V4), of_b);
+    stale_flows(ns, cluster.b.pod_address(Family::V4), of_b);
     // With Services, so that packets are rescued: what is deleted is listed then on each kernel.
     let file = cluster.services_file();
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "auto"])?;
@@ -125,13 +125,13 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
     // Entries of connections that were reset go by themselves, where it takes long.
     let listed_again = || agent.conntrack_listings().is_ok_and(|now| now[0] >= before[0] + 2);
     wait_until("entries of TCP are listed", LIMIT, listed_again).with_context(|| format!("{:?}", row()))?;
-    let let_go = flagged.elapsed();
-    // What is pinned anew is looked for each second, or so that it takes 5 % of a processor.
-    std::thread::sleep(if emulated() { let_go * 2 } else { Duration::from_secs(5) }.min(LIMIT));
+    let deleted = flagged.elapsed();
+    // New stale flows are looked for each second, or less often, so that it takes 5 % of a processor.
+    std::thread::sleep(if emulated() { deleted * 2 } else { Duration::from_secs(5) }.min(LIMIT));
     let after = agent.conntrack_listings()?;
     let most = agent.proc()?.memory("VmHWM")?;
     println!(
-        "{entries} entries: clients told after {told:?}, let go after {let_go:?}; listed {before:?} before, {after:?} after; \
+        "{entries} entries: clients told after {told:?}, deleted after {deleted:?}; listed {before:?} before, {after:?} after; \
          {resting} MiB before, {most} at most"
     );
     figure("large conntrack table, to the last idle client", told.as_secs_f64() * 1e3, "ms");

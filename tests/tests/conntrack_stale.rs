@@ -1,4 +1,4 @@
-//! What kube-proxy's nftables mode pins to a flagged node is deleted by the agent: UDP flows, clients with affinity, TCP flows after the asking.
+//! The agent deletes what is stale in kube-proxy's nftables mode once a node is flagged: UDP flows and affinity, and after the challenges TCP flows.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -20,7 +20,7 @@ use nodefence_tests::{
     watch::wait_within,
 };
 
-/// For what is not promised, or is beside others.
+/// For waits that nothing is promised of, or that run beside others.
 const LIMIT: Duration = Duration::from_secs(5);
 /// A query that is not answered is sent again after this.
 const RETRY: Duration = Duration::from_millis(300);
@@ -39,13 +39,13 @@ fn names(flows: &[Flow]) -> BTreeSet<String> {
     flows.iter().map(|flow| format!("{flow} {:#x}", flow.id)).collect()
 }
 
-/// Sends one query after the other from one port until one is answered: by node C. What a query to node B was pinned to is deleted by `let_go`, and the next one is
-/// picked for anew.
+/// Sends one query after the other from one port until one is answered, which must be by node C. The stale flow of each query to node B must be deleted, so
+/// that kube-proxy picks anew for the next query.
 fn answered_by_c(cluster: &Cluster, family: Family, client: &UdpConn, bound: Duration) -> Result<()> {
     client.socket.set_read_timeout(Some(RETRY))?;
     let start = Instant::now();
     for query in 1..=PICKS {
-        let asked = Instant::now();
+        let sent = Instant::now();
         match client.who() {
             Ok(name) => {
                 println!("query {query} answered {:?} after the flag", start.elapsed());
@@ -57,13 +57,13 @@ fn answered_by_c(cluster: &Cluster, family: Family, client: &UdpConn, bound: Dur
                 ensure!(matches!(outcome, Outcome::Refused | Outcome::TimedOut), "query {query}: {error}");
             }
         }
-        is_deleted(cluster, family, client, bound, asked).with_context(|| format!("query {query}"))?;
+        is_deleted(cluster, family, client, bound, sent).with_context(|| format!("query {query}"))?;
     }
     bail!("{PICKS} queries from one port, and none was answered")
 }
 
-/// What a client's query is pinned to on node B.
-fn pinned(cluster: &Cluster, family: Family, client: &UdpConn) -> Result<BTreeSet<String>> {
+/// A client's stale flows to node B.
+fn stale(cluster: &Cluster, family: Family, client: &UdpConn) -> Result<BTreeSet<String>> {
     let port = client.socket.local_addr()?.port();
     let mut to_b = entries(cluster, cluster.b.pod_address(family));
     to_b.retain(|flow| flow.orig.src_port == port);
@@ -75,43 +75,43 @@ fn is_deleted(
     family: Family,
     client: &UdpConn,
     bound: Duration,
-    asked: Instant,
+    sent: Instant,
 ) -> Result<()> {
-    let left = || pinned(cluster, family, client);
-    wait_within("what a query was pinned to is deleted", bound, asked, || {
+    let left = || stale(cluster, family, client);
+    wait_within("the stale flow of a query is deleted", bound, sent, || {
         left().is_ok_and(|left| left.is_empty())
     })
     .with_context(|| format!("{:?}", left()))
     .map(drop)
 }
 
-/// What new clients are pinned to is deleted: the second one right after the first one's was, so that it stays until the next time.
+/// Stale flows of new clients are deleted. The second client begins right after the first one's flow was deleted, so its flow waits for the next pass.
 fn new_ones_are_deleted(cluster: &Cluster, family: Family, bound: Duration) -> Result<()> {
     let dns = cluster.service(Service::Dns, Place::Outside, family);
     let mut seen = 0;
     for _ in 0..PICKS {
         let client = UdpConn::connect(&cluster.client, dns, RETRY)?;
-        let asked = Instant::now();
+        let sent = Instant::now();
         let _some_are_answered = client.who();
-        if !pinned(cluster, family, &client)?.is_empty() {
-            is_deleted(cluster, family, &client, bound, asked)?;
+        if !stale(cluster, family, &client)?.is_empty() {
+            is_deleted(cluster, family, &client, bound, sent)?;
             seen += 1;
         }
         if seen == 2 {
             return Ok(());
         }
     }
-    bail!("of {PICKS} clients {seen} were pinned to node B")
+    bail!("of {PICKS} clients {seen} had a flow to node B")
 }
 
-/// Alone: what is pinned is deleted in time.
+/// Runs alone: stale flows are deleted in time.
 mod alone {
     use nodefence_tests::emulated;
 
     use super::*;
 
-    /// What was pinned anew is looked for each second, by a pass that takes some milliseconds, or so that it takes 5 % of a processor at most: on an emulated
-    /// one entries were seen 2.1 s old.
+    /// New stale flows are looked for each second, by a pass that takes some milliseconds, or less often, so that it takes 5 % of a processor at most. On an
+    /// emulated processor entries were seen 2.1 s old.
     fn bound() -> Duration {
         Duration::from_millis(if emulated() { 4_000 } else { 1_200 })
     }
@@ -220,7 +220,7 @@ fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
     for _ in 0..10 {
         ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
     }
-    // It is told once all of the round is done; the client may be faster.
+    // `status` shows the row once all of the round is done; the client may be faster.
     wait_until("`status` tells of it", LIMIT, || {
         agent.status().is_ok_and(|status| status["stale"]["node-b"]["affinity"] == 1)
     })?;
@@ -262,7 +262,7 @@ fn tcp_flows_are_deleted_after_the_challenge() -> Result<()> {
     Ok(())
 }
 
-/// What is pinned anew is looked for each second, and conntrack is listed for that only where datagrams met the cut.
+/// New stale flows are looked for each second. Conntrack is listed for that only where datagrams met the cut.
 #[test]
 fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -287,14 +287,14 @@ fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
     let row = agent.status()?["stale"]["node-b"].clone();
     let count = |what: &str| row[what].as_u64().unwrap_or_default();
     ensure!(count("datagrams") + count("tcp") + count("by_filter") >= 4, "{row}");
-    // One that is pinned anew is found.
+    // A new stale flow is found.
     let b = cluster.b.pod_address(Family::V4);
     answered_by_c(&cluster, Family::V4, &idle[0].1, LIMIT)?;
-    wait_until("nothing is pinned to B", LIMIT, || entries(&cluster, b).is_empty())?;
+    wait_until("no flow to B is left", LIMIT, || entries(&cluster, b).is_empty())?;
     Ok(())
 }
 
-/// Where a node's link-layer address was never seen, a datagram is pinned and dies before it meets the cut: no counter tells of it.
+/// Where a node's link-layer address was never seen, a datagram makes a conntrack entry and dies before it meets the cut: no counter tells of it.
 #[test]
 fn what_dies_before_the_cut_is_deleted_too() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -308,7 +308,7 @@ fn what_dies_before_the_cut_is_deleted_too() -> Result<()> {
         Ok(rows.iter().any(|row| row["dies_before_the_cut"] == true))
     };
     wait_until("status says that packets die", LIMIT, || dies().unwrap_or(false))?;
-    // What the flag itself had listed is over.
+    // The listings of the flag itself are over by then.
     std::thread::sleep(Duration::from_secs(2));
     new_ones_are_deleted(&cluster, Family::V4, LIMIT)
 }
@@ -322,7 +322,7 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
         let _client = stuck_to_b(&cluster, &sets)?;
         let before = names(&entries(&cluster, cluster.b.pod_address(Family::V4)));
         agent.expect(&["flag", "node-b", "--wait"])?;
-        // Longer than it takes to let go again.
+        // Longer than the next pass takes to come.
         std::thread::sleep(Duration::from_secs(3));
         ensure!(names(&entries(&cluster, cluster.b.pod_address(Family::V4))) == before, "{extra:?}");
         let set = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {}", sets[0]))?;
@@ -359,14 +359,14 @@ fn entries_of_other_zones_stay() -> Result<()> {
         ensure!((of(ours).len(), theirs.len()) == (2, 2), "{:?}", entries(&cluster, b));
         let listed: serde_json::Value = serde_json::from_str(&agent.expect(&["flows", "-o", "json"])?)?;
         let zones: Vec<_> =
-            listed["flows"].as_array().context("flows")?.iter().map(|row| &row["zone"]).collect();
+            listed["items"].as_array().context("flows")?.iter().map(|row| &row["zone"]).collect();
         ensure!(zones == [ours, ours], "{listed}");
         ensure!(agent.status()?["conntrack"]["zone"] == ours, "{}", agent.status()?["conntrack"]);
         agent.expect(&["flag", "node-b", "--wait"])?;
-        let asked = agent.status()?["challenged"]["node-b"].clone();
-        ensure!(asked["challenged"] == 1, "{asked}");
+        let row = agent.status()?["challenged"]["node-b"].clone();
+        ensure!(row["challenged"] == 1, "{row}");
         wait_until("entries of our zone gone", LIMIT, || of(ours).is_empty())?;
-        // Longer than it takes to let go again.
+        // Longer than the next pass takes to come.
         std::thread::sleep(Duration::from_secs(2));
         ensure!(
             names(&of(7 - ours)) == names(&theirs),
@@ -377,7 +377,7 @@ fn entries_of_other_zones_stay() -> Result<()> {
     Ok(())
 }
 
-/// Nobody forwards, or two do.
+/// No kube-proxy, or traces of two modes.
 #[test]
 fn where_it_is_not_clear_who_forwards_it_says_so() -> Result<()> {
     for (proxy, why) in

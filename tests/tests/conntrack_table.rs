@@ -163,7 +163,7 @@ fn fill(ns: &Netns, count: u32, spread: u16) {
         for at in 0..count {
             let [_, a, b, c] = (at / u32::from(spread) + 256).to_be_bytes();
             let port = 10_000 + (at % u32::from(spread)) as u16;
-            // Nobody listens: the second datagram to come may report that.
+            // The port has no listener: the second datagram may report that.
             let _ = socket.send_to(b"x", (Ipv4Addr::new(127, a, b, c), port));
         }
     });
@@ -276,7 +276,7 @@ fn an_unused_table_is_empty() -> Result<()> {
 #[test]
 fn what_hides_flows_is_told() -> Result<()> {
     let ns = Netns::new("blind")?;
-    // Where IPVS is loaded, every new namespace begins without.
+    // Where IPVS is loaded, every new namespace begins with `vs/conntrack` off.
     if ns.run(|| Path::new("/proc/sys/net/ipv4/vs/conntrack").exists()) {
         assert!(ns.run(blind).contains(&Blind::IpvsWithout));
         ns.sysctl("ipv4/vs/conntrack", "1")?;

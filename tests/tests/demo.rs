@@ -18,13 +18,13 @@ use tempfile::TempDir;
 
 /// How long a demo may take to come as far as a test wants it: most of it is the start of a cluster.
 const UNDER_WAY: Duration = Duration::from_secs(120);
-/// Who waits for longer is drawn as stalled.
+/// A client that waits for longer is drawn as stalled.
 const STALL: Duration = Duration::from_millis(250);
 /// A client of the demo waits so long for an answer.
 const GIVES_UP: Duration = Duration::from_secs(2);
 /// Keep-alive and UDP clients that are connected to each of the two nodes.
 const ON_EACH: usize = 16;
-/// Of them those with connections.
+/// The connected clients among them.
 const CONNECTIONS: u64 = 12;
 
 /// One at a time: each makes two clusters, and what waits for the processor looks like what stalls.
@@ -34,10 +34,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct Demo {
     proc: Proc,
     ns: Netns,
-    /// Its temporary files, and nobody else's.
+    /// The demo's own temporary files.
     temporary: TempDir,
     out: TempDir,
-    /// What a BPF filesystem has by itself.
+    /// The entries that a BPF filesystem has by itself.
     pins: BTreeSet<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -61,7 +61,7 @@ impl Demo {
         Ok(fs::read_to_string(self.out.path().join("log"))?)
     }
 
-    /// What it made.
+    /// The text of a file that the demo made.
     fn made(&self, file: &str) -> Result<String> {
         let path = self.out.path().join("made").join(file);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
@@ -94,7 +94,7 @@ fn number(text: &str) -> Result<u64> {
     text.parse().with_context(|| text.to_owned())
 }
 
-/// Of a request that was not answered at once: from when to when in milliseconds after the freeze, and who made it.
+/// A request that was not answered at once: from when to when in milliseconds after the freeze, and its client.
 struct Request {
     client: usize,
     kind: String,
@@ -114,7 +114,7 @@ impl Request {
     }
 }
 
-/// So many milliseconds after the freeze.
+/// Milliseconds after the freeze.
 fn moment(run: &Value, after_ms: f64) -> Result<Instant> {
     let frozen = run["frozen_monotonic_ns"].as_u64().context("when the node froze")? as f64;
     Ok(watch::moment((frozen + after_ms * 1e6) as u64))
@@ -162,7 +162,7 @@ fn it_shows_who_waits_without_nodefence_and_that_nobody_does_with_it() -> Result
     Ok(())
 }
 
-/// Each client of the frozen node waits until the run is over, and nobody tells it.
+/// Each client of the frozen node waits until the run is over: nothing resets it.
 fn stalls_without(run: &Value, said: &str) -> Result<()> {
     ensure!(run["flag_ms"].is_null(), "{}", run["flag_ms"]);
     let ended = run["ended_ms"].as_f64().context("its end")?;
@@ -177,7 +177,7 @@ fn stalls_without(run: &Value, said: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each of them is told once the node is flagged, and nobody waits who comes after.
+/// Each of them is reset or refused once the node is flagged, and no later client waits.
 fn freed_with(run: &Value, said: &str) -> Result<()> {
     let holds = run["flag_holds_ms"].as_f64().context("no flag")?;
     let resets = number(&row(said, "connections reset")?[1])?;
@@ -191,7 +191,7 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     let (after, before): (Vec<Request>, Vec<Request>) =
         requests(run)?.into_iter().partition(|request| request.start > holds);
     let flagged = moment(run, holds)?;
-    // Nobody answers a datagram that the frozen node took before the flag: its client waits for as long as it does by itself.
+    // A datagram that the frozen node took before the flag gets no answer: its client waits for its own timeout.
     let lost = |request: &Request| request.kind == "Udp" && request.how == "GaveUp";
     let (lost, told): (Vec<Request>, Vec<Request>) = before.into_iter().partition(lost);
     ensure!(lost.len() <= ON_EACH - CONNECTIONS as usize, "{} datagrams were lost", lost.len());
@@ -291,7 +291,7 @@ fn attributes(tag: &str) -> Result<()> {
     Ok(())
 }
 
-/// What belongs to a demo: processes, namespaces, programs and maps in the kernel.
+/// The belongings of a demo: processes, namespaces, programs and maps in the kernel.
 #[derive(Debug, Default)]
 struct Belongings {
     pids: BTreeSet<u32>,
@@ -301,12 +301,12 @@ struct Belongings {
 }
 
 impl Belongings {
-    /// Of all processes whose temporary folder is this one.
+    /// The belongings of all processes whose temporary folder is this one.
     fn of(temporary: &Path) -> Result<Self> {
         let mut this = Self::default();
         let marked = format!("TMPDIR={}", temporary.display());
         for (pid, folder) in processes()? {
-            // Who ends meanwhile, or is the kernel's, has none.
+            // A process that ends meanwhile, or is the kernel's, has none.
             let Ok(environment) = fs::read(folder.join("environ")) else { continue };
             if !environment.split(|byte| *byte == 0).any(|variable| variable == marked.as_bytes()) {
                 continue;
@@ -325,7 +325,7 @@ impl Belongings {
         Ok(this)
     }
 
-    /// What of it is still there.
+    /// The belongings that still exist.
     fn left(&self) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for (pid, folder) in processes()? {
@@ -363,12 +363,12 @@ fn names(folder: &str) -> BTreeSet<PathBuf> {
 
 /// Interrupts a demo once it has said this: it ends soon and leaves nothing.
 fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
-    const EXEMPT: [&str; 2] = ["/sys/fs/bpf", "/run/nodefence"];
-    let before = EXEMPT.map(names);
+    const FOLDERS: [&str; 2] = ["/sys/fs/bpf", "/run/nodefence"];
+    let before = FOLDERS.map(names);
     let mut demo = Demo::start()?;
     demo.wait_for(text, times)?;
     let mut all = Belongings::of(demo.temporary.path())?;
-    // Its own namespace is the test's.
+    // The demo's own namespace is the test's.
     let own = namespaces(Path::new("/proc/self"));
     all.namespaces.retain(|namespace| !own.contains(namespace));
     // Itself, servers on three nodes, and the agent.
@@ -380,7 +380,7 @@ fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
     let status = demo.proc.wait(UNDER_WAY)?;
     watch::within("Ctrl-C to the demo's end", Duration::from_secs(5), begun)?;
     ensure!(status.code() == Some(130), "{status}\n{}", demo.said()?);
-    // The kernel takes programs and maps away once nobody can be running them.
+    // The kernel frees programs and maps once no processor can be running them.
     watch::wait_within("Ctrl-C to nothing left", Duration::from_secs(5), begun, || {
         all.left().is_ok_and(|left| left.is_empty())
     })
@@ -390,7 +390,7 @@ fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
     ensure!(!demo.out.path().join("made").exists(), "a demo that was interrupted shows nothing");
     let pins = demo.ns.run(|| names("/sys/fs/bpf"));
     ensure!(pins == demo.pins, "{pins:?}");
-    ensure!(EXEMPT.map(names) == before, "{:?}", EXEMPT.map(names));
+    ensure!(FOLDERS.map(names) == before, "{:?}", FOLDERS.map(names));
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use nodefence_tests::{
     topology::Service, ways::flagged,
 };
 
-/// Generous: at the kernel's own pace an entry that nobody renews ages for up to 45 s, is used for 5 s and probed for 3 s; in haste that takes three seconds.
+/// Generous: at the kernel's own pace an entry that is not renewed ages for up to 45 s, is used for 5 s and probed for 3 s; in haste that takes three seconds.
 fn limit() -> Duration {
     Duration::from_secs(if long() || emulated() { 90 } else { 20 })
 }
@@ -25,7 +25,7 @@ struct Case {
     /// Node A's device and next hop towards node B's pod.
     device: &'static str,
     hop: &'static str,
-    /// What makes that entry an ageing one where the topology's is fixed.
+    /// The command that makes that entry an ageing one where the topology's is fixed.
     prepare: &'static str,
 }
 
@@ -129,7 +129,7 @@ fn without_and_with(case: &Case) -> Result<()> {
     assert_eq!(conn.wait_end(Duration::from_millis(2_500)), Outcome::TimedOut, "it died before egress");
     assert_eq!(resets(&cut), 0);
 
-    // Its own retransmit meets the cut.
+    // The connection's own retransmission meets the cut.
     let hold = {
         let mut reset = None;
         let hold = hold_until(&cluster, hold, case, || {

@@ -74,7 +74,7 @@ impl Weight {
         self.stretches += 1;
     }
 
-    /// That weight was undone in time each of the `times` at most that kube-proxy gave it some.
+    /// Checks that the agent undid each weight that kube-proxy set, in time, and that kube-proxy set one at most `times` times.
     fn was_undone(&self, promised: Duration, times: u32, beside: &Beside) -> Result<()> {
         figure("longest that kube-proxy's weight held", self.longest.as_secs_f64() * 1e3, "ms");
         println!("node B had {self:?}, where kube-proxy gave it some {times} times at most");
@@ -113,7 +113,7 @@ fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Running<Weight> {
     watch
 }
 
-/// What a node had of its destinations with weight where it had fewer than before, of all looks until it is ended.
+/// The destinations with weight that a node had at looks where it had fewer than before, until the watch is ended.
 fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Running<Option<Vec<String>>> {
     let ns = Arc::clone(ns);
     let node = Addresses::of(node);
@@ -186,7 +186,7 @@ fn flag(beside: &Beside) -> Result<()> {
     wait_out(beside)
 }
 
-/// What kube-proxy does does not bring a node back that is out: one thing after the other in one cluster, where after each the flag is taken back and all is
+/// kube-proxy's actions do not bring a drained node back: one after the other in one cluster. After each the flag is taken back and all is
 /// as it was.
 #[test]
 fn kube_proxy_does_not_bring_it_back() -> Result<()> {
@@ -210,7 +210,7 @@ fn kube_proxy_does_not_bring_it_back() -> Result<()> {
     restores(&beside, &before).context("after endpoints came and went")
 }
 
-/// It is left alone by kube-proxy, and nothing is done twice.
+/// kube-proxy leaves the drained node alone, and nothing is done twice.
 fn two_syncs_change_nothing(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
     let (done, synced) = (changes(beside)?, beside.proxy.last_sync()?);
@@ -286,7 +286,7 @@ fn left(saved: &[String], b: &Node) -> usize {
     [Service::Web, Service::Dns].into_iter().map(|service| on(saved, b, service).count()).sum()
 }
 
-/// The pod of a flagged node ends: kube-proxy removes what is left of it, and nobody restores it.
+/// The pod of a flagged node ends: kube-proxy removes the rest of its destinations, and nobody restores them.
 fn ends(first: bool) -> Result<()> {
     let beside = beside()?;
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
@@ -313,7 +313,7 @@ fn ends(first: bool) -> Result<()> {
     if !first {
         ending()?;
     }
-    // It looks at what it drains once a minute (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go).
+    // kube-proxy looks at destinations that it drains once a minute (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go).
     let gone = || saved(ns).is_ok_and(|now| left(&now, b) == 0);
     wait_until("kube-proxy removes it", LIMIT * 3, gone)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
@@ -337,7 +337,7 @@ fn a_pod_that_ends_during_the_flag() -> Result<()> {
 /// new gets there, whatever `repair` and `unflag` are told. What got its weight back by a file that was wrong loses it with the next one.
 #[test]
 fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
-    // Nobody is asked, so that the connection stays.
+    // No client is challenged, so that the connection stays.
     let extra = &["--answer", "drop", "--fault-after", FAULT_AFTER];
     let setup = Setup { families: V4, sync_period: sync_period(), extra, ..Setup::default() };
     let beside = Beside::new(Mode::Ipvs, setup)?;
@@ -353,7 +353,7 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     let lowered = || weighted(ns, &Addresses::of(b)).is_ok_and(|left| left.is_empty());
     wait_until("node B's weights are 0", LIMIT, lowered)?;
     beside.tell_proxy(&[c])?;
-    // What has no connections, and UDP, it removes at once.
+    // kube-proxy removes destinations without connections, and UDP ones, at once.
     let heard = || Ok::<_, anyhow::Error>(lines(Service::Web)?.len() == 1 && lines(Service::Dns)?.is_empty());
     wait_until("kube-proxy has heard of it", LIMIT, || heard().unwrap_or(false))
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
@@ -388,13 +388,13 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     })?;
     nobody().context("after the repair")?;
 
-    // Whoever writes the file says that the pod is there, after the drain began, and is wrong.
+    // The file says, after the drain began, that the pod is there, and is wrong.
     beside.agent.confirm_cluster_file()?;
     let raised = || lines(Service::Web).is_ok_and(|now| now.iter().any(|line| line.contains("-w 1")));
     wait_until("it has its weight", LIMIT, raised)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
     ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
-    // Nobody else takes it back: kube-proxy waits for the end of the connection.
+    // Only this takes the destination away: kube-proxy waits for the end of the connection.
     let (written, synced) = (Instant::now(), beside.proxy.syncs()?);
     beside.set_endpoints(&[c])?;
     let removed = || lines(Service::Web).is_ok_and(|now| now.is_empty());

@@ -1,4 +1,4 @@
-//! What a real kube-proxy pins to a flagged node is deleted.
+//! The agent deletes stale flows and affinity beside a real kube-proxy.
 
 use anyhow::Result;
 use nodefence_tests::kube::{Mode, in_nftables_mode, stale};

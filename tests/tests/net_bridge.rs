@@ -124,7 +124,8 @@ fn all(arrived: &[bool], is: bool) -> bool {
 
 fn foreign(agent: &Agent) -> Result<u64> {
     let counters: Value = serde_json::from_str(&agent.expect(&["counters", "-o", "json"])?)?;
-    let row = counters.as_array().and_then(|rows| rows.iter().find(|row| row["reason"] == "foreign"));
+    let row =
+        counters["items"].as_array().and_then(|rows| rows.iter().find(|row| row["reason"] == "foreign"));
     row.and_then(|row| row["packets"].as_u64()).with_context(|| counters.to_string())
 }
 
@@ -146,13 +147,13 @@ fn what_a_tenant_on_the_bridge_sends_is_untouched() -> Result<()> {
     for pod in PODS {
         connect(&wired.a, pod).context("before the flag")?;
     }
-    // What was attached to once is left after a minute only.
+    // A device that was attached to once is left after a minute only.
     for interfaces in [&["auto"][..], &["eth0"], &["eth0", "port0"]] {
         let agent = wired.agent(interfaces)?;
         let before = foreign(&agent)?;
         agent.flag("node-b")?;
         let theirs = frames(["10.0.0.3", "fd00::3"], to_b, tenants)?;
-        // With the node's own addresses too: it is told by who sent them, not by what they say.
+        // The frames bear the node's own addresses too: they are told apart by their sender, not by their content.
         let same = frames(OWN, to_b, tenants)?;
         for frames in [theirs, same] {
             let arrived = arrive((&wired.tenant, "eth0"), (&wired.b, "eth0"), &frames, LIMIT)?;

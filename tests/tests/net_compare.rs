@@ -80,7 +80,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
     let file = cluster.with_own_backends(&cluster.services_file());
     let every = ["--compare-every", "1s", "--proxy", "nftables"];
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &every)?;
-    // Both nodes: something is kept.
+    // With both nodes flagged some ports are exempt.
     agent.expect(&["flag", "node-b", "--force"])?;
     agent.expect(&["flag", "node-c", "--force"])?;
     ensure!(after(&agent, 1)? == 0, "{}", agent.log());
@@ -95,7 +95,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         maps.ports.remove(&PortKey::exempt(c.into(), 5300, 17))?;
         maps.ports.insert(&PortKey::exempt(c.into(), 5301, 17), &port_flags::EXEMPT, 0)?;
         maps.ports.insert(&PortKey::endpoint(c.into(), 5301, 17), &port_flags::CUT, 0)?;
-        // The own node is cut, and so is what had a place that nobody has.
+        // The own node is cut, and so are backends under an index that no node has.
         let own = maps.nodes.get(&u32::try_from(of_own)?, 0)?;
         let cut = NodeEntry { verdict: Verdict::Flagged as u32, until: u64::MAX, ..own };
         maps.nodes.set(u32::try_from(of_own)?, &cut, 0)?;
@@ -104,7 +104,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
     })?;
     ensure!(contents(&cluster)? != before);
     let mended = || {
-        // What a place bears whose owner is gone is taken back; its generation stays.
+        // A verdict of an index without an owner is taken back; the index's generation stays.
         let there = contents(&cluster).unwrap_or_default();
         there.into_iter().filter(|entry| !entry.starts_with("99: ")).eq(before.iter().cloned())
     };
@@ -112,14 +112,14 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         .with_context(|| format!("{:#?}\n{before:#?}\n{}", contents(&cluster), agent.log()))?;
     let left = with_maps(&cluster, |maps| Ok(maps.nodes.get(&99, 0)?))?;
     ensure!(left.verdict == Verdict::Healthy as u32, "{left:?}");
-    // Three backends, an endpoint's port, two kept ones and two places; and each of them once.
+    // Three backends, an endpoint's port, two exempt ones and two places; and each of them once.
     ensure!(after(&agent, 2)? == 8, "{:?}\n{}", compared(&agent)?, agent.log());
     let status = agent.expect(&["status"])?;
-    ensure!(status.contains("problem: 8 entries were changed by somebody else"), "{status}");
+    ensure!(status.contains("  NF18  8 entries were changed by somebody else"), "{status}");
     Ok(())
 }
 
-/// What is changed while the tables are empty of it is found by its absence: each key is looked up.
+/// A change made while the tables are empty of the key is found by its absence: each key is looked up.
 #[test]
 fn maps_that_somebody_empties_are_filled_again() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;

@@ -19,11 +19,11 @@ use nodefence_tests::{
 };
 use serde_json::{Value, json};
 
-/// A flow that sends all the time is reset so soon after somebody asked the agent to flag its node: the verdict is written at once, not with the next renewal.
+/// How soon after a request to flag its node a flow that sends all the time is reset: the verdict is written at once, not with the next renewal.
 const CUT: Duration = Duration::from_millis(100);
-/// What forwards is looked for every 5 s.
+/// The agent looks for a replacement of kube-proxy every 5 s.
 const LOOKED: Duration = Duration::from_secs(10);
-/// It sends a byte each so long.
+/// The pause between two bytes of the flow.
 const PACE: Duration = Duration::from_millis(1);
 
 fn matrix(options: Options) -> Result<()> {
@@ -107,7 +107,11 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     let row = &shown["replacement"];
     ensure!((&shown["mode"], &row["beside"]) == (&json!("observe"), &json!("observes")), "{shown}");
     ensure!(row["product"] == "Cilium" && row["device"] == "cilium_host", "{row}");
-    ensure!(agent.expect(&["status"])?.contains(&format!("problem: {why}")));
+    ensure!(
+        shown["state"] == "observe" && shown["why"].as_str().is_some_and(|why| why.contains("Cilium")),
+        "{shown}"
+    );
+    ensure!(agent.expect(&["status"])?.contains(&format!("\n  NF07  {why}")));
     agent.logs(why)?;
     let doctor = agent.cli(&["doctor"])?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -120,7 +124,7 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     ensure!(shown["mode"] == "enforce" && shown["replacement"].is_null(), "{shown}");
     agent.logs("nothing forwards Services in kube-proxy's place any more")?;
 
-    // It comes while a node is flagged: what is cut passes again.
+    // The replacement comes while a node is flagged: packets that were cut pass again.
     a.ip("link add cilium_host type veth peer name cilium_net")?;
     wait_until("it passes once the device is there", LOOKED, || case.to_b(Service::Web).is_ok())?;
     ensure!(agent.node("node-b")?["action"] == "observe");
@@ -240,9 +244,8 @@ fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()>
     let cluster_row = agent.status()?["cluster"].clone();
     let rows = json!([row(v6), row(b.pod_address(Family::V6))]);
     ensure!(cluster_row["left_out_examples"] == rows && cluster_row["left_out"] == 2, "{cluster_row}");
-    let text = agent.expect(&["status"])?;
-    let lines =
-        format!("Left out        problem: 2 endpoints, which are not cut\n{:16}{v6} on node-b: {why}\n", "");
+    let text = agent.expect(&["status", "-o", "wide"])?;
+    let lines = format!("Left out        2 endpoints (NF12)\n{:16}{v6} on node-b: {why}\n", "");
     ensure!(text.contains(&lines), "{text}");
     agent.logs("endpoints are left out and not cut")?;
 

@@ -83,7 +83,7 @@ fn the_last_endpoints_are_exempt_until_another_comes() -> Result<()> {
     });
     let row = row.with_context(|| format!("no row of the pod in {told}"))?;
     ensure!(row["service"] == "default/web" && row["port"] == 8080 && row["node"] == "node-b", "{row}");
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     let line =
         "10.244.2.2:8080/tcp on node-b: all that port 80 of default/web may use here is on flagged nodes";
     ensure!(text.contains(line), "{text}");
@@ -104,7 +104,7 @@ fn the_last_endpoints_are_exempt_until_another_comes() -> Result<()> {
     Ok(())
 }
 
-/// Its clients have the pods' addresses from DNS and go to them directly.
+/// Clients of a headless Service have the pods' addresses from DNS and go to them directly.
 #[test]
 fn the_last_endpoint_of_a_headless_service_is_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -128,7 +128,7 @@ fn the_last_endpoint_of_a_headless_service_is_exempt() -> Result<()> {
     }
     ensure!(open.request() == Outcome::Answered, "a flow to the last endpoint is cut");
     ensure!(!datagram_passes(&cluster), "a port of a Service with another endpoint passes");
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     let line =
         "10.244.2.2:8080/tcp on node-b: all that port 8080 of default/peers may use here is on flagged nodes";
     ensure!(text.contains(line), "{text}");
@@ -142,20 +142,23 @@ fn the_last_endpoint_of_a_headless_service_is_exempt() -> Result<()> {
     Ok(())
 }
 
-/// What is observed exempts nothing in the maps; `status` says what would be.
+/// An observed node exempts nothing in the maps; `status` says what would be exempt.
 #[test]
 fn what_would_be_exempt_of_an_observed_node_is_told() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let options = ["--mode", "observe"];
     let agent =
         Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file(&cluster, &["node-b"]), &options)?;
-    let line = "Would keep      4 more ports, were what is observed enforced";
-    ensure!(agent.status()?["would_exempt"] == 0 && !agent.expect(&["status"])?.contains("Would keep"));
+    let line = "Would exempt    4 more ports, were what is observed enforced";
+    ensure!(
+        agent.status()?["would_exempt"] == 0
+            && !agent.expect(&["status", "-o", "wide"])?.contains("Would exempt")
+    );
 
     agent.flag("node-b")?;
     let told = agent.status()?;
     ensure!(told["would_exempt"] == 4 && told["exempt"] == 0, "{told}");
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     ensure!(text.contains(line), "{text}");
     ensure!(agent.counter(Reason::Exempt)? == 0, "an exemption lies in the maps");
 
@@ -177,8 +180,8 @@ fn other(cluster: &Cluster, port: u16) -> String {
     text
 }
 
-/// Who answers for a Service that has nobody else asks others before it answers: a pod elsewhere, a DNS server, the API server at its node's address. What they say
-/// comes to ports that nobody names. What other Services name at its address is cut all the same.
+/// The last endpoint of a Service asks others before it answers: a pod elsewhere, a DNS server, the API server at its node's address. Their answers come to
+/// ports that no Service names, and pass. Ports of other Services at the same address are cut all the same.
 #[test]
 fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
     const NAMED: u16 = 8085;
@@ -221,14 +224,14 @@ fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
         ensure!(agent.counter(Reason::Refused)? > cut[0], "refused, and not by the cut");
         let outcome = named.wait_end(SOON);
         ensure!(outcome == Outcome::Reset, "an idle client of another Service: {outcome:?}");
-        // Nobody was asked who passes.
+        // Clients of exempt ports were not challenged.
         ensure!(asks.request() == Outcome::Answered && not_named.request() == Outcome::Answered);
         agent.unflag("node-b")?;
     }
     Ok(())
 }
 
-/// Whatever the order of two flags; and a flag that leaves one alive lets go of the rest.
+/// The order of two flags makes no difference. Once one node is alive again, the exemptions of the other go.
 #[test]
 fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -245,11 +248,11 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     agent.ask::<UnflagReport>(&Request::Unflag { node: "node-c".to_owned() })?;
     ensure!(!passes(&cluster, Service::Web, Family::V4), "c is alive again");
     let outcome = idle.wait_end(SOON);
-    ensure!(outcome == Outcome::Reset, "an idle client of what was kept: {outcome:?}");
-    within("unflag to the reset of an idle client of what was kept", FREED, unflagged).map(drop)
+    ensure!(outcome == Outcome::Reset, "an idle client of an exempt port: {outcome:?}");
+    within("unflag to the reset of an idle client of an exempt port", FREED, unflagged).map(drop)
 }
 
-/// An agent that starts while a flag holds finds what is kept as it was left, and keeps it without a gap.
+/// An agent that starts while a flag holds finds the exemptions in the maps, and they hold without a gap.
 #[test]
 fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -260,13 +263,13 @@ fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
     agent.restart(&["--take-over"])?;
     ensure!(open.request() == Outcome::Answered, "cut by a restart");
     ensure!(agent.counter(Reason::Reset)? == 0);
-    // What the new agent need not keep any more goes, though its predecessor wrote it.
+    // An exemption that is not needed any more goes, though the predecessor wrote it.
     let cut = || !passes(&cluster, Service::Web, Family::V4);
-    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what another agent kept", cut)?;
+    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what another agent exempted", cut)?;
     reset_by_now(&mut open)
 }
 
-/// kube-proxy does not go elsewhere for a Service with the policy Local: what it has here is kept, and reported; on the own node, where else.
+/// kube-proxy does not go elsewhere for a Service with the policy Local. So the local endpoints, which are on the own node, are exempt and reported.
 #[test]
 fn local_endpoints_of_a_local_policy_are_exempt() -> Result<()> {
     let mut cluster = Cluster::new(Options::default())?;
@@ -287,7 +290,7 @@ fn local_endpoints_of_a_local_policy_are_exempt() -> Result<()> {
     let of_a = (cluster.a.pod_address(Family::V4), 8080).into();
     let outcome = || try_new(&cluster.c.ns, of_a, Duration::from_secs(1)).0;
     ensure!(outcome() == Outcome::Answered, "the only local endpoint was cut");
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     let line =
         "10.244.1.2:8080/tcp on node-a: all local endpoints of port 80 of default/local are on flagged nodes";
     ensure!(text.contains(line), "{text}");
@@ -295,7 +298,7 @@ fn local_endpoints_of_a_local_policy_are_exempt() -> Result<()> {
     let cut = || outcome() == Outcome::Refused;
     follows(&agent, &file("Cluster"), "the cut where others may be used", cut)?;
     ensure!(agent.status()?["exempt"] == 0, "{}", agent.status()?);
-    // What `flag` says of the own node: a process of the host's, as the kubelet is, goes on to see for itself.
+    // As `flag` says of the own node: a process of the host, such as the kubelet, still reaches the pods.
     let passed = agent.counter(Reason::OwnSocket)?;
     let from_host = try_new(&cluster.a.ns, of_a, Duration::from_secs(1)).0;
     ensure!(from_host == Outcome::Answered, "{from_host:?}");

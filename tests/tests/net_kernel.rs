@@ -247,7 +247,7 @@ fn datagrams_are_refused_in_place() -> Result<()> {
                 frames.iter().try_for_each(Frame::verify)?;
                 let service = cluster.service(Service::Dns, place, family).ip();
                 let refusals = frames.iter().filter_map(Frame::segment).filter(|segment| segment.unreachable);
-                // Whoever translates may put the message under the Service's address or leave the backend's.
+                // The translator may put the message under the Service's address or leave the backend's.
                 ensure!(refusals.count() > 0, "{place:?}, {family:?}: no ICMP message about {service}");
                 bare.unflag("node-b")?;
             }

@@ -76,7 +76,7 @@ fn a_stopped_agents_flags_lapse_and_return() -> Result<()> {
 fn a_terminated_agents_flags_lapse() -> Result<()> {
     let (cluster, mut agent) = flagged()?;
     agent.terminate()?;
-    // It renews once more when it ends, for the sake of whoever takes over.
+    // The agent renews once more at its end, for its successor.
     lapses(&cluster, Instant::now())
 }
 
@@ -85,7 +85,7 @@ fn a_terminated_agents_flags_lapse() -> Result<()> {
 struct Probed {
     passed: u64,
     refused: u64,
-    /// Of those refused: why not by the answer to their first SYN.
+    /// The refused connections: why not by the answer to their first SYN.
     late: Vec<Error>,
     other: u64,
 }

@@ -15,8 +15,8 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// So much later than each second an entry may be renewed, hurried as here: it is good for a quarter of a second at least, doubted for one, and asked about for
-/// three tenths.
+/// How much later than each second an entry may be renewed, hurried as here: the entry is good for a quarter of a second at least, doubted for one, and
+/// probed for three tenths.
 const SPARE: Duration = Duration::from_millis(500);
 
 /// Entries are doubted after half a second and fail about a second later, in place of half a minute.
@@ -33,7 +33,7 @@ fn hurry(cluster: &Cluster) -> Result<()> {
 
 /// Whether node B's entry has failed, for each IP version.
 fn failed(cluster: &Cluster) -> [bool; 2] {
-    // A fresh packet each time, else nobody asks for the neighbour.
+    // A fresh packet each time: without one the kernel does not ask for the neighbour.
     for family in [Family::V4, Family::V6] {
         let _ =
             UdpConn::connect(&cluster.a.ns, (cluster.b.address(family), 9).into(), Duration::from_secs(1))
@@ -72,33 +72,33 @@ fn stay_valid(clusters: &[&Cluster], length: Duration) -> Result<()> {
 }
 
 /// Connections to node B from before the flag.
-struct Kept {
-    /// From everywhere; the agent asks their clients at the flag.
-    asked: Vec<Conn>,
-    /// What nobody asks: only the cut tells them, at their next packet.
+struct Clients {
+    /// Connections from everywhere; the agent challenges their clients at the flag.
+    challenged: Vec<Conn>,
+    /// Clients that are not challenged: the cut resets them, at their next packet.
     unlisted: Vec<Conn>,
 }
 
-impl Kept {
+impl Clients {
     fn new(cluster: &Cluster) -> Result<Self> {
-        let (mut asked, mut unlisted) = (Vec::new(), Vec::new());
+        let (mut challenged, mut unlisted) = (Vec::new(), Vec::new());
         for family in [Family::V4, Family::V6] {
             for place in Place::ALL {
-                asked.push(Case { cluster, place, family }.to_b(Service::Web)?);
+                challenged.push(Case { cluster, place, family }.to_b(Service::Web)?);
             }
             unlisted.push(unlisted::to_b(cluster, family)?);
         }
-        // So that there is an entry for each address.
+        // These attempts make a neighbour entry for each address.
         let _sent = failed(cluster);
-        Ok(Self { asked, unlisted })
+        Ok(Self { challenged, unlisted })
     }
 
-    /// They are told, and so is who comes new.
+    /// Checks that these clients are reset, and that a new client is answered at once.
     fn are_told(&mut self, cluster: &Cluster) -> Result<()> {
         for conn in &mut self.unlisted {
             reset_at_next_packet(conn)?;
         }
-        self.asked.iter_mut().try_for_each(reset_by_now)?;
+        self.challenged.iter_mut().try_for_each(reset_by_now)?;
         for family in [Family::V4, Family::V6] {
             Case { cluster, place: Place::Outside, family }.new_connections(Service::Web)?;
         }
@@ -110,16 +110,16 @@ fn link_down(cluster: &Cluster) -> Result<()> {
     cluster.fabric.ip("link set p2 down")
 }
 
-/// What the hold is for: without it the client waits, or is told of an unreachable host at best.
+/// The effect of the hold: without it the client waits, or is told of an unreachable host at best.
 #[test]
 fn without_nodefence_packets_die_before_egress() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     hurry(&cluster)?;
-    let mut kept = Case { cluster: &cluster, place: Place::Pod, family: Family::V4 }.to_b(Service::Web)?;
+    let mut conn = Case { cluster: &cluster, place: Place::Pod, family: Family::V4 }.to_b(Service::Web)?;
     link_down(&cluster)?;
     wait_failed(&cluster)?;
-    kept.limit(Some(Duration::from_millis(1_500)))?;
-    let outcome = kept.request();
+    conn.limit(Some(Duration::from_millis(1_500)))?;
+    let outcome = conn.request();
     ensure!(matches!(outcome, Outcome::TimedOut | Outcome::Other), "{outcome:?}");
     Ok(())
 }
@@ -133,12 +133,12 @@ fn told(overlay: Overlay, flag_first: bool) -> Result<()> {
 }
 
 fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Result<()> {
-    let mut kept = Kept::new(cluster)?;
+    let mut clients = Clients::new(cluster)?;
     if flag_first {
         agent.flag("node-b")?;
         wait_held(agent)?;
         link_down(cluster)?;
-        // An entry that nobody holds fails within 3 s, hurried as here.
+        // An entry that is not held fails within 3 s, hurried as here.
         stay_valid(&[cluster], Duration::from_secs(5))?;
     } else {
         link_down(cluster)?;
@@ -146,7 +146,7 @@ fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Resul
         agent.flag("node-b")?;
         wait_held(agent)?;
     }
-    kept.are_told(cluster)
+    clients.are_told(cluster)
 }
 
 /// An agent looks each second at what a link that goes down would take from it.
@@ -158,7 +158,7 @@ fn wait_held(agent: &Agent) -> Result<()> {
 fn held(agent: &Agent) -> Result<usize> {
     let status = agent.status()?;
     let rows = status["neighbours"].as_array().context("no neighbours in the status")?;
-    let is_held = |row: &&Value| row["state"].as_str().is_some_and(|state| state.starts_with("held: "));
+    let is_held = |row: &&Value| row["state"] == "held";
     Ok(rows.iter().filter(is_held).count())
 }
 
@@ -192,17 +192,17 @@ fn down_for_long() -> Result<()> {
             hurry(&cluster)?;
         }
         let agent = cluster.agent()?;
-        let kept = Kept::new(&cluster)?;
+        let clients = Clients::new(&cluster)?;
         agent.flag("node-b")?;
         wait_held(&agent)?;
         link_down(&cluster)?;
-        runs.push((cluster, agent, kept));
+        runs.push((cluster, agent, clients));
     }
-    // Without haste an entry that nobody holds fails within 53 s, in haste within 3 s.
+    // Without haste an entry that is not held fails within 53 s, in haste within 3 s.
     let clusters: Vec<&Cluster> = runs.iter().map(|(cluster, ..)| cluster).collect();
     stay_valid(&clusters, Duration::from_secs(if long() { 60 } else { 10 }))?;
-    for (cluster, agent, kept) in &mut runs {
-        kept.are_told(cluster).with_context(|| format!("agent's log:\n{}", agent.log()))?;
+    for (cluster, agent, clients) in &mut runs {
+        clients.are_told(cluster).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Where packets go: what the matcher says is held against what the kernel answers, and what leaves by a rule is cut.
+//! Next hops of packets: the matcher's answers are compared with the kernel's, and packets that leave by a rule are cut.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -31,7 +31,7 @@ fn looked_at() -> Duration {
     Duration::from_secs(if emulated() { 75 } else { 25 })
 }
 
-/// A second way from node A to node B's backends, in a table of its own that nobody asks yet.
+/// A second way from node A to node B's backends, in a table of its own that no rule uses yet.
 fn with_second_way() -> Result<Cluster> {
     let cluster = Cluster::new(Options::default())?;
     let (a, b) = (&cluster.a.ns, &cluster.b.ns);
@@ -75,7 +75,7 @@ fn becomes(agent: &Agent, limit: Duration, what: &str, is: fn(u64) -> bool) -> R
     seen.map(drop).with_context(|| agent.log())
 }
 
-/// What a rule leads by the second interface is attached there and cut, as a cloud's network plugin has it.
+/// Traffic that a rule leads to the second interface is cut there, as with a cloud's network plugin.
 fn cut_behind(prepare: impl Fn(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = with_second_way()?;
     prepare(&cluster)?;
@@ -262,9 +262,9 @@ impl Random {
 
 const REFUSING: [&str; 4] = ["unreachable", "blackhole", "prohibit", "throw"];
 
-/// What the kernel answers for each question: the device, `None` where it refuses.
+/// The kernel's answer to each question: the device, `None` where it refuses.
 fn ask(ns: &Netns, questions: &[String]) -> Result<Vec<Option<String>>> {
-    // Whoever asks for what is refused goes on with the next; `Command failed -:N` names the line.
+    // After a refusal `ip` goes on with the next question; `Command failed -:N` names the line.
     let script = questions.join("\n");
     let said = ns.run(move || -> Result<String> {
         let mut child = Command::new("sh")
@@ -329,7 +329,7 @@ fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u
     for (family, lines) in [Family::V4, Family::V6].into_iter().zip(&mut lines) {
         lines.extend((0..40).map(|_| random.route(family)));
         lines.extend((0..random.below(12)).map(|_| random.rule(family, some)));
-        // What a jump may lead to.
+        // The targets of a jump.
         lines
             .extend([141, 142].map(|priority| format!("rule add pref {priority} lookup {}", random.table())));
     }
@@ -354,7 +354,7 @@ fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u
     Ok((ns, map, names))
 }
 
-/// What the kernel answers is among what the matcher says; without rules that hold for some packets only it is all of that.
+/// The kernel's answer is among the matcher's. Without rules that hold for some packets only it equals all of the matcher's.
 #[test]
 fn what_the_kernel_answers_is_among_what_the_matcher_says() -> Result<()> {
     let mut random = Random(0x6e6f_6465_6665_6e63);

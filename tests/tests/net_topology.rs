@@ -67,7 +67,7 @@ fn without_nodefence_clients_of_a_hung_node_stall() -> Result<()> {
     kept.limit(Some(Duration::from_millis(1_500)))?;
     ensure!(kept.request() == Outcome::TimedOut, "a frozen server answered");
     ensure!(idle.wait_end(Duration::from_millis(500)) == Outcome::TimedOut);
-    // Its kernel goes on accepting, so new connections are sent there and stall as well.
+    // The node's kernel goes on accepting, so new connections are sent there and stall as well.
     let outcomes: Vec<_> =
         (0..20).map(|_| try_new(&cluster.client, to, Duration::from_millis(300)).0).collect();
     ensure!(outcomes.contains(&Outcome::TimedOut), "{outcomes:?}");

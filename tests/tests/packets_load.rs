@@ -10,7 +10,7 @@ fn every_program_loads_within_bounds() -> Result<()> {
         // The kernel tells from 5.16 on.
         let verified = info.verified_instruction_count();
         println!("{name}: {verified:?} instructions verified, {:?} bytes translated", info.size_translated());
-        // Its limit is a million (BPF_COMPLEXITY_LIMIT_INSNS, 5.2).
+        // The verifier's limit is a million (BPF_COMPLEXITY_LIMIT_INSNS, 5.2).
         ensure!(verified.is_none_or(|n| n < 250_000), "{name} costs the verifier {verified:?} instructions");
         ensure!(
             info.size_translated().is_some_and(|n| n < 40_000),

@@ -48,7 +48,7 @@ fn datagram(node: u32) -> Vec<u8> {
     Frame::new("10.1.0.9".parse().expect("an address"), v4(node), Transport::Udp).bytes()
 }
 
-/// Of each second that the time since then touches.
+/// How many seconds the time since then touches; each has a budget.
 fn seconds_since(began: u64) -> Result<u64> {
     Ok(now()? / SECOND - began / SECOND + 1)
 }
@@ -164,18 +164,18 @@ fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
         let counted = programs.counter(Reason::IcmpSenderLimited)?.packets;
         ensure!(counted == limited, "{counted} counted, {limited} not answered");
     }
-    // What was refused to a sender was not taken from the machine.
+    // A refusal to one sender costs nothing of the machine's budget.
     ensure!(programs.counter(Reason::IcmpLimited)?.packets == 0, "the machine's budget was spent");
     Ok(())
 }
 
-/// Of segments; datagrams take from that of ICMP answers.
+/// The budget of segments; datagrams take from that of ICMP answers.
 #[test]
 fn answers_that_user_space_makes_have_a_budget() -> Result<()> {
     let mut programs = loaded()?;
     programs.configure(Config { flags: config_flags::INJECT, ..DEFAULT })?;
     let budget = u64::from(ANSWERS_PER_SECOND);
-    // One that is ahead is not over while this runs.
+    // A second that is ahead is not over while this runs.
     let ahead = now()? / SECOND + 3_600;
     programs.set_budget("answer_budget", Budget { second: ahead, spent: budget - 3 })?;
     let cpus = cpus()?;

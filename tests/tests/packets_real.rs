@@ -174,7 +174,7 @@ fn checksums_left_to_the_device() -> Result<()> {
                     "the checksum is no longer left to the device: {left:?}"
                 );
                 ensure!(left.gso.is_none(), "a RST that is to be cut up: {left:?}");
-                // What a device does: sum from the start on, field included, and store the complement.
+                // As a device does: sum from the start on, field included, and store the complement.
                 let start = usize::from(start);
                 ensure!(
                     answered[start + 16..start + 18] == pseudo(&asked, 6, 20),
@@ -230,7 +230,7 @@ fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result
         for sixth in [false, true] {
             let (asked, offload, bytes) = untrimmable(sixth);
             bench.handed(offload, &bytes).context("while the ring buffer has room")?;
-            // Where that is full nobody can be asked for an answer.
+            // Where the ring is full nobody can be told to make an answer.
             let mut plain = asked.clone();
             plain.extensions = if sixth { vec![(60, vec![0; 8])] } else { Vec::new() };
             plain.options = if sixth { Vec::new() } else { vec![1; 8] };
@@ -277,7 +277,7 @@ fn headers_outside_the_linear_part() -> Result<()> {
                     let mut asked = frame(sixth, REFUSE, transport.clone(), 5_000);
                     asked.tags = tags.clone();
                     let (_, answered) = bench.answered(&asked, pages, &asked.bytes())?;
-                    // A first tag has been drained from the frame when a packet socket sees it.
+                    // A first tag has been taken out of the frame when a packet socket sees it.
                     let mut seen = asked.clone();
                     if !tags.is_empty() {
                         seen.tags.remove(0);

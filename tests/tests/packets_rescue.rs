@@ -41,13 +41,13 @@ fn loaded() -> Result<Programs> {
     here()
 }
 
-fn arm(programs: &mut Programs) -> Result<()> {
+fn enable_rescue(programs: &mut Programs) -> Result<()> {
     programs.take_rescues_until(now()? + 600 * SECOND)
 }
 
-fn armed() -> Result<Programs> {
+fn rescuing() -> Result<Programs> {
     let mut programs = loaded()?;
-    arm(&mut programs)?;
+    enable_rescue(&mut programs)?;
     Ok(programs)
 }
 
@@ -98,7 +98,7 @@ fn not_handed(programs: &mut Programs, asked: &Frame, verdict: u32, reason: Reas
 
 #[test]
 fn what_opens_a_connection_and_datagrams_are_handed_over_whole() -> Result<()> {
-    let mut programs = armed()?;
+    let mut programs = rescuing()?;
     for sixth in [false, true] {
         for transport in [tcp(SYN), tcp(SYN | 0xc0), Transport::Udp] {
             // Below, at and above the size of a short record; the longest.
@@ -129,7 +129,7 @@ fn what_opens_a_connection_and_datagrams_are_handed_over_whole() -> Result<()> {
 
 #[test]
 fn what_cannot_be_balanced_anew_is_treated_as_ever() -> Result<()> {
-    let mut programs = armed()?;
+    let mut programs = rescuing()?;
     for sixth in [false, true] {
         let refuse = |transport| frame(sixth, REFUSE, transport);
         for (flags, reason) in [
@@ -188,20 +188,20 @@ fn nobody_who_takes_them_means_refused_in_the_same_packet() -> Result<()> {
         not_handed(programs, &asked(tcp(SYN)), TC_REDIRECT, Reason::Refused)?;
         not_handed(programs, &asked(Transport::Udp), TC_REDIRECT, Reason::Unreachable)
     };
-    refused(&mut programs).context("never armed")?;
+    refused(&mut programs).context("before rescue")?;
     programs.take_rescues_until(now()?)?;
     refused(&mut programs).context("lapsed")?;
     programs.take_rescues_until(now()? + 100_000_000)?;
     std::thread::sleep(Duration::from_millis(120));
     refused(&mut programs).context("lapsed by itself")?;
     programs.take_rescues_until(u64::MAX)?;
-    handed(&mut programs, "nf_egress_l2", &asked(tcp(SYN)), REFUSE).context("armed")?;
+    handed(&mut programs, "nf_egress_l2", &asked(tcp(SYN)), REFUSE).context("rescue")?;
     Ok(())
 }
 
 #[test]
 fn beyond_the_budget_means_refused_in_the_same_packet() -> Result<()> {
-    let mut programs = armed()?;
+    let mut programs = rescuing()?;
     let syn = frame(false, REFUSE, tcp(SYN));
     let hand = |programs: &mut Programs| handed(programs, "nf_egress_l2", &syn, REFUSE).map(drop);
     let refuse = |programs: &mut Programs| not_handed(programs, &syn, TC_REDIRECT, Reason::Refused);
@@ -209,7 +209,7 @@ fn beyond_the_budget_means_refused_in_the_same_packet() -> Result<()> {
     hand(&mut programs)?;
     hand(&mut programs)?;
     refuse(&mut programs)?;
-    // What is never handed over costs nothing of it.
+    // Packets that are never handed over cost nothing of the budget.
     not_handed(&mut programs, &frame(false, REFUSE, tcp(16)), TC_REDIRECT, Reason::Reset)?;
     ensure!(programs.rescues_asked()? == 3, "{} were asked for", programs.rescues_asked()?);
     // One was refused meanwhile, and one more may be handed over.
@@ -220,7 +220,7 @@ fn beyond_the_budget_means_refused_in_the_same_packet() -> Result<()> {
 
 #[test]
 fn a_full_ring_means_refused_in_the_same_packet() -> Result<()> {
-    let mut programs = armed()?;
+    let mut programs = rescuing()?;
     let mut asked = frame(false, REFUSE, tcp(SYN));
     asked.payload.clear();
     // A record costs 8 bytes more than itself (BPF_RINGBUF_HDR_SZ, kernel/bpf/ringbuf.c).
@@ -241,7 +241,7 @@ fn a_full_ring_means_refused_in_the_same_packet() -> Result<()> {
     Ok(())
 }
 
-/// What BPF_PROG_TEST_RUN cannot make: a checksum left to the device, headers outside the linear part, a datagram that is to be cut up.
+/// Packets that BPF_PROG_TEST_RUN cannot make: a checksum left to the device, headers outside the linear part, a datagram that is to be cut up.
 #[test]
 fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
     let ns = Netns::new("rescue-wire")?;
@@ -250,7 +250,7 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
     ns.run(move || -> Result<()> {
         set_forwarding(false)?;
         let mut programs = here()?;
-        arm(&mut programs)?;
+        enable_rescue(&mut programs)?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
         let wire = Wire::open(near)?;
         for sixth in [false, true] {
@@ -283,7 +283,7 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
     })
 }
 
-/// Whom a SYN belongs to that no socket sent: SYNPROXY opens the connection to the server by itself, once the client has shown that it is there.
+/// The owner of a SYN that no socket sent: SYNPROXY opens the connection to the server by itself, once the client has shown that it is there.
 const SYNPROXY: &str = "table ip guard {
     chain tracked {
         type filter hook prerouting priority raw;
@@ -296,7 +296,7 @@ const SYNPROXY: &str = "table ip guard {
 }
 ";
 
-/// What came in by no device is not this machine's own for that: sent once more by a socket, SYNPROXY would know nothing of it.
+/// Packets that came in by no device do not count as this machine's own for that: sent once more by a socket, SYNPROXY would know nothing of them.
 #[test]
 fn what_no_socket_sent_is_refused() -> Result<()> {
     let (client, ns) = (Netns::new("proxied")?, Netns::new("synproxy")?);
@@ -316,15 +316,15 @@ fn what_no_socket_sent_is_refused() -> Result<()> {
     client.ip("route add default via 192.0.2.1")?;
     ns.sysctl("ipv4/ip_forward", "1")?;
     ns.nft(SYNPROXY)?;
-    // Else what completes a handshake that nobody saw is a connection.
+    // Otherwise a packet that completes a handshake which conntrack did not see counts as a connection.
     ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
     let near = ns.ifindex("w0")?;
     let backend = SocketAddr::new(backend, 80);
     ns.run(move || -> Result<()> {
         let mut programs = here()?;
-        arm(&mut programs)?;
+        enable_rescue(&mut programs)?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
-        // Nobody answers it.
+        // The packet gets no answer.
         let _none = TcpStream::connect_timeout(&backend, Duration::from_millis(200));
         let own = programs.rescues()?;
         ensure!(!own.is_empty() && own.iter().all(|(head, _)| head.ingress_ifindex == 0), "own: {own:?}");

@@ -176,7 +176,7 @@ fn client() -> Result<()> {
     let ns = Netns::new("client")?;
     let cards = take_cards(&ns, 2)?;
     for card in &cards {
-        // What the capture sees is then what came over the wire.
+        // The capture then shows the packets as they came over the wire.
         ns.exec(&format!("ethtool -K {card} gro off")).context("ethtool")?;
         let _ = ns.exec(&format!("ethtool -K {card} lro off"));
     }

@@ -18,7 +18,7 @@ use nodefence::{
 use nodefence_tests::{Agent, Netns, client::wait_until};
 use serde_json::Value;
 
-/// Where nobody listens.
+/// A port without a listener.
 const NOBODY: &str = "127.0.0.1:10249";
 
 fn facts(ns: &Netns) -> Facts {
@@ -52,7 +52,7 @@ fn traces_of_each_mode_are_found() -> Result<()> {
         let ns = Netns::new("proxy-chains")?;
         ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES-OF-OTHERS"))?;
         ns.exec(&format!("{tool} -t nat -A OUTPUT -m comment --comment KUBE-SERVICES -j ACCEPT"))?;
-        // What the kubelet makes, in every mode.
+        // The kubelet makes this chain, in every mode.
         ns.exec(&format!("{tool} -t mangle -N KUBE-KUBELET-CANARY"))?;
         assert_eq!(mode(&ns), None, "{tool}");
         ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES"))?;
@@ -75,7 +75,7 @@ fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
         ns.ip(&format!("link add {device} type veth peer name other"))?;
         let found = facts(&ns);
         assert_eq!(found.replacement.map(|found| (found.product, found.device)), Some((product, device)));
-        // It says nothing of kube-proxy's mode.
+        // This answer says nothing of kube-proxy's mode.
         assert_eq!(judge(ProxyChoice::Auto, &found).mode, None);
         ns.ip(&format!("link delete {device}"))?;
         assert_eq!(facts(&ns).replacement, None);
@@ -132,7 +132,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, mode, "{answer:?}: {found}");
     }
-    // One that accepts and says nothing does not hold up anybody.
+    // A listener that accepts and says nothing holds up nothing.
     let found = ns.run(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let start = std::time::Instant::now();
@@ -144,7 +144,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy answers before its first sync; whoever listens at its port in its place never has a trace to show.
+/// kube-proxy answers before its first sync. Another program that listens at its port never has a trace to show.
 #[test]
 fn an_agent_believes_a_mode_once_its_trace_is_there() -> Result<()> {
     let ns = Arc::new(Netns::new("proxy-lies")?);
@@ -219,7 +219,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         endpoint("", Protocol::Udp, "10.244.2.7:54"),
         endpoint("http", Protocol::Tcp, "[fd00:244::8]:8080"),
     ];
-    // Its name is cut off, so that only who knows its Service finds it.
+    // The set's name is cut off, so only a reader that knows the Service finds it.
     let far = Endpoint {
         service: format!("{}/{}", "s".repeat(62), "n".repeat(62)).leak(),
         port: "p".repeat(62).leak(),
@@ -263,7 +263,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
             all
         })
     };
-    let pinned = |all: &[&Endpoint<'_>]| {
+    let stale = |all: &[&Endpoint<'_>]| {
         let both = |one: &&Endpoint<'_>| {
             [1, 2].map(|at| format!("{} {}", client(one.socket.is_ipv4(), at), one.set()))
         };
@@ -272,7 +272,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         all
     };
     // Read as they are taken away.
-    assert_eq!(read(Affinity::default()), pinned(&flagged.each_ref()));
+    assert_eq!(read(Affinity::default()), stale(&flagged.each_ref()));
     let run = |known: Affinity<'static>| {
         ns.run(move || {
             let ours = |_: Protocol, socket: SocketAddr| ours.contains(&socket);
@@ -290,8 +290,8 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
 
     let mut known = Affinity::default();
     known.add(&far);
-    assert_eq!(read(known.clone()), pinned(&[&far]), "of what was emptied nothing is left");
-    // What is empty is left alone.
+    assert_eq!(read(known.clone()), stale(&[&far]), "of what was emptied nothing is left");
+    // Empty sets are left alone.
     assert_eq!(run(known), Flushed { emptied: 1, unknown: 0 });
     assert_eq!(clients(&list("ip6", "kube-proxy", &far.set())?), 0);
     // Nothing but elements went.
@@ -303,7 +303,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
     Ok(())
 }
 
-/// As packets need it that wait: these clients, each at one endpoint, by its name, and no others.
+/// The deletion that waiting packets need: these clients, each at one endpoint, by its name, and no others.
 #[test]
 fn clients_are_forgotten_one_by_one() -> Result<()> {
     let ns = Netns::new("affinity-one")?;
@@ -348,7 +348,7 @@ fn clients_are_forgotten_one_by_one() -> Result<()> {
         let first = all(&[(&v4, "192.0.2.1"), (&v6, "2001:db8::1")]);
         // The same socket goes on where there is nothing, or no such set.
         let nothing = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2")]);
-        // What is not there keeps nothing else.
+        // A list that does not exist affects no other.
         let some = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2"), (&v6, "2001:db8::2")]);
         forget.add(Mode::Ipvs, &v4, "192.0.2.2".parse().unwrap());
         [first, nothing, some, forget.all().unwrap()]

@@ -45,7 +45,7 @@ fn idle_clients_behind_a_vlan_are_challenged_through_the_device_below() -> Resul
             |verb| -> Result<Value> { Ok(serde_json::from_str(&agent.expect(&[verb, "-o", "json"])?)?) };
         let (status, backends) = (json("status")?, json("backends")?);
         ensure!(status["uncovered"] == 0, "{overlay:?}: {status}");
-        ensure!(backends[0]["interface"] == "eth0", "{overlay:?}: {backends}");
+        ensure!(backends["items"][0]["interface"] == "eth0", "{overlay:?}: {backends}");
         let freed = cluster.idle_clients_are_freed(&mut agent);
         freed.with_context(|| format!("{overlay:?}; the agent's log:\n{}", agent.log()))?;
     }

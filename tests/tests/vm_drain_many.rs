@@ -1,4 +1,4 @@
-//! A node is drained from IPVS that has as much on it as in a large cluster. Runs in VMs (`cargo xtask vm-test`), and in a file of its own: before
+//! The drain of a node that has as much on it as in a large cluster. Runs in VMs (`cargo xtask vm-test`), and in a file of its own: before
 //! Linux 7.1 all namespaces share one table of connections, so that other tests would walk through this one's.
 
 use std::{
@@ -30,7 +30,7 @@ use nodefence_tests::{
 use rustix::process::setpriority_process;
 use serde_json::Value;
 
-/// For what is not promised.
+/// For waits that nothing is promised of.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Endpoints of each service on each of the two nodes.
@@ -42,24 +42,24 @@ const FIRST_PORT: u16 = 7_000;
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 11));
 /// Ports that the pods serve.
 const PORTS: u16 = 16;
-/// The asking of idle clients is part of it.
+/// The challenges of idle clients are part of it.
 const PROMISED: Duration = Duration::from_secs(3);
 
 /// How much there is. Half of it is of TCP.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     services: usize,
-    /// So many of them have a node port as well.
+    /// How many of them have a node port as well.
     node_ports: usize,
-    /// Of each protocol: each has a flow to every cluster IP and node port of that protocol.
+    /// The clients of each protocol. Each has a flow to every cluster IP and node port of that protocol.
     clients: u16,
 }
 
 /// 50,400 flows.
 const ALL: Size = Size { services: 1_000, node_ports: 200, clients: 42 };
-/// 1,920 flows to a tenth of the Services. An emulated processor takes one to two milliseconds to ask one client, and as long to take out one destination: at
-/// this size it holds what is promised of real ones. At full size, which it is given as well in [`long`] runs, it needs longer than clients are waited for before
-/// their connections go (`ASKING`, plan/drain): then what is drained is looked at, and the figures are kept.
+/// 1,920 flows to a tenth of the Services. An emulated processor takes one to two milliseconds to challenge one client, and as long to drain one
+/// destination: at this size it keeps the promises made for real ones. At full size, which [`long`] runs have as well, it needs longer than the drain waits for
+/// clients before it deletes their connections (core/src/plan/drain): then the result is checked, and the figures are only recorded.
 const EMULATED: Size = Size { services: 100, node_ports: 20, clients: 16 };
 
 impl Size {
@@ -72,7 +72,7 @@ impl Size {
         self.services + self.node_ports
     }
 
-    /// Where a service is reached: some by a port of the node's own address as well.
+    /// The addresses of a service. Some services have a port of the node's own address as well.
     fn servers_of(self, service: usize) -> Result<Vec<SocketAddr>> {
         let mut servers = vec![cluster_ip(service)?];
         if service < self.node_ports {
@@ -81,7 +81,7 @@ impl Size {
         Ok(servers)
     }
 
-    /// Where those of one protocol are reached.
+    /// The addresses of the services of one protocol.
     fn targets(self, tcp: bool) -> Result<Vec<SocketAddr>> {
         let services = (0..self.services).filter(|service| is_tcp(*service) == tcp);
         Ok(services.map(|service| self.servers_of(service)).collect::<Result<Vec<_>>>()?.concat())
@@ -211,7 +211,7 @@ fn tracked(ns: &Netns) -> Result<usize> {
     Ok(text.trim().parse()?)
 }
 
-/// Answers for all pods of a node. Nobody accepts: what a connection costs here is its place in the queue.
+/// Listens for all pods of a node, without accepting: a connection costs a place in the queue alone.
 fn listen_as_pods(ns: &Netns) -> Result<Vec<OwnedFd>> {
     ns.run(|| {
         let listen_at = |port: u16| {
@@ -230,7 +230,7 @@ fn port(client: u16, target: SocketAddr) -> SocketAddr {
     (NODE, first + client).into()
 }
 
-/// How many of them were reset. Whoever sees anything else is a fault.
+/// How many of them were reset. Any other outcome is a fault.
 fn reset(streams: &[TcpStream]) -> Result<usize> {
     let mut count = 0;
     for stream in streams {
@@ -243,7 +243,7 @@ fn reset(streams: &[TcpStream]) -> Result<usize> {
     Ok(count)
 }
 
-/// What `status` says of node B in IPVS.
+/// The row of node B in `status`' part on IPVS.
 fn row(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["ipvs"]["nodes"]["node-b"].clone())
 }
@@ -262,7 +262,7 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
     ns.ip("route add local 10.97.0.0/16 dev lo")?;
-    // Nobody answers: such entries live for 30 s, and sending that much takes longer where it is emulated.
+    // The pods do not answer. Such entries live for 30 s, and sending that much takes longer on an emulated processor.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     let mut listening = Vec::new();
     for node in [&cluster.b, &cluster.c] {
@@ -302,19 +302,19 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     let [listed_before, _] = agent.conntrack_listings()?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
     // The start of a program takes a good part of a second where it is emulated.
-    let received = report["received_ns"].as_u64().context("when it was asked")?;
+    let received = report["received_ns"].as_u64().context("when the flag was received")?;
     let flagged = moment(received);
-    let since_asked = || Duration::from_nanos(monotonic_ns().saturating_sub(received));
-    // The kernel tells at no cost how many it has, where reading the tables holds up those who change them. Which they are is looked at afterwards.
+    let since_flag = || Duration::from_nanos(monotonic_ns().saturating_sub(received));
+    // The kernel tells its number of entries at no cost, where reading the tables holds up those who change them. The entries themselves are checked afterwards.
     let fewer = |by: usize| self::tracked(ns).is_ok_and(|now| now + by <= tracked);
     wait_until("conntrack has fewer entries", LIMIT, || fewer(mine.udp)).with_context(|| agent.log())?;
-    let of_datagrams = since_asked();
+    let of_datagrams = since_flag();
     wait_until("conntrack has still fewer", LIMIT, || fewer(mine.all())).with_context(|| agent.log())?;
-    let of_conntrack = since_asked();
+    let of_conntrack = since_flag();
     let gone = || Connections::to(ns, 2).is_ok_and(|left| left.all() == 0);
     wait_until("its flows are gone", LIMIT, gone)
         .with_context(|| format!("{:?}\n{}", Connections::to(ns, 2), agent.log()))?;
-    let of_both = since_asked();
+    let of_both = since_flag();
     let left = entries(ns, 2)?;
     ensure!(left == 0, "{left} conntrack entries of node B");
     let settled = || {
@@ -322,12 +322,13 @@ fn drained(size: Size, promised: bool) -> Result<()> {
             status["ipvs"]["nodes"]["node-b"]["waiting"] == 0 && status["challenged"]["node-b"].is_object()
         })
     };
-    wait_until("all is out and asked", LIMIT, settled).with_context(|| agent.log())?;
-    let (row, asked) = (row(&agent)?, agent.status()?["challenged"]["node-b"].clone());
+    wait_until("all is out and challenged", LIMIT, settled).with_context(|| agent.log())?;
+    let row = row(&agent)?;
+    let challenges = agent.status()?["challenged"]["node-b"].clone();
     println!(
-        "{} pairs, {mine:?}, {theirs:?}; UDP gone from conntrack after {of_datagrams:?}; conntrack without them after {of_conntrack:?}, IPVS too after {of_both:?}, tombstones after {:?}; {asked}",
+        "{} pairs, {mine:?}, {theirs:?}; UDP gone from conntrack after {of_datagrams:?}; conntrack without them after {of_conntrack:?}, IPVS too after {of_both:?}, tombstones after {:?}; {challenges}",
         row["taken"],
-        since_asked()
+        since_flag()
     );
     let [listed, _] = agent.conntrack_listings()?;
     let listings = listed - listed_before;
@@ -348,7 +349,11 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     }
     // 4 in each, and the cluster's own.
     ensure!(row["taken"].as_u64() >= Some((size.servers() * EACH) as u64), "{row}");
-    ensure!(!promised || told == mine.tcp, "{told} of {} clients that wait were told: {asked}", mine.tcp);
+    ensure!(
+        !promised || told == mine.tcp,
+        "{told} of {} clients that wait were told: {challenges}",
+        mine.tcp
+    );
     let now = Connections::to(ns, 3)?;
     ensure!(now == theirs, "{theirs:?} flows to node C became {now:?}");
 

@@ -16,7 +16,7 @@ fn cut(options: Options) -> Result<()> {
     let (status, counts) = matrix(Options { proxy: Proxy::Ipvs, ..options })?;
     let way = status["probe_text"].as_str().context("status does not say how RSTs are made")?;
     println!("{way}: {counts:?}");
-    // What the probe found, not what it falls back to: it must have come to an answer.
+    // The probe's finding, not its fallback: the probe must have come to an answer.
     let translates = status["probe"]["ipvs_translates"]["found"].as_bool();
     let translates =
         translates.with_context(|| format!("the probe of IPVS found nothing: {}", status["probe"]))?;
@@ -24,7 +24,7 @@ fn cut(options: Options) -> Result<()> {
     if translates {
         ensure!(way.contains("RSTs are made in place"), "status says: {way}");
         ensure!(counts.reset > 0 && counts.refused > 0, "nothing was answered in place: {counts:?}");
-        // Of CHECKSUM_PARTIAL datagrams the sum does not stand in the packet: those are always the agent's.
+        // CHECKSUM_PARTIAL datagrams do not have their sum in the packet: the agent always answers these.
         let datagrams = if options.offloads { counts.handed } else { counts.unreachable };
         ensure!(datagrams > 0, "no datagram was answered as it should be: {counts:?}");
     } else {
@@ -88,7 +88,7 @@ fn vlan() -> Result<()> {
     cut(Options { overlay: Overlay::Vlan, ..Options::default() })
 }
 
-/// Holds its time where nothing runs beside it; [`matrix`] asks for it beside others.
+/// The time holds where nothing runs beside this test; [`matrix`] checks it beside others.
 mod alone {
     use super::*;
 

@@ -52,7 +52,7 @@ fn unload() -> Result<Vec<String>> {
     let mut modules = loaded()?;
     modules.sort_by_key(|name| name == "ip_vs");
     for module in &modules {
-        // One that is in use is tried again.
+        // A module that is in use is tried again.
         let _busy = modprobe(&["-r", module]);
     }
     loaded()
@@ -77,7 +77,7 @@ fn ipvs_that_comes_late_is_probed() -> Result<()> {
     let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
     let finding = || agent.status().map(|status| status["probe"]["ipvs_translates"].clone());
     ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
-    // Probes may take long, or never end: nobody waits for them.
+    // Probes may take long, or never end: no other thread waits for them.
     let still = Still::of_next(agent.proc()?.pid(), "findings", || {
         drop(unloaded);
         Ok(())

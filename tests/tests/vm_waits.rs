@@ -20,7 +20,7 @@ const PORT: u16 = 3868;
 /// Timers of `net.sctp` with their defaults in milliseconds. A least value stands before its greatest one, since the kernel compares them.
 const TIMERS: [(&str, u32); 4] =
     [("rto_min", 1_000), ("rto_initial", 3_000), ("rto_max", 60_000), ("hb_interval", 30_000)];
-/// What shorter timers are of these.
+/// The factor by which timers are shorter than these.
 const TENTH: u32 = 10;
 
 /// A Service of SCTP whose client has timers of so many parts of the defaults.
@@ -49,7 +49,7 @@ fn kept(served: &Served, sends: bool) -> Result<Vec<(String, Conn)>> {
     kept.collect()
 }
 
-/// What met the cut was dropped in silence, and a client of another node has its association still.
+/// Packets that met the cut were dropped in silence, and a client of another node still has its association.
 fn dropped_and_others_go_on(served: &Served, other: &mut Conn) -> Result<()> {
     let dropped = served.agent.counter(Reason::Dropped)?;
     ensure!(dropped >= 20, "{dropped} were dropped: {}", served.agent.expect(&["counters"])?);

@@ -14,11 +14,11 @@ use nodefence_tests::{
     watch::within,
 };
 
-/// `net.mptcp.close_timeout` where nobody sets it.
+/// The default of `net.mptcp.close_timeout`.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The kernel looks at it by a timer that is set anew at each segment: 1.3 s were measured.
 const LATE: Duration = Duration::from_secs(5);
-/// What was reset before the test began to count.
+/// Connections that were reset before the test began to count.
 const EARLY: Duration = Duration::from_secs(1);
 
 #[test]
@@ -42,7 +42,7 @@ fn established_clients_wait_for_the_close_timeout() -> Result<()> {
             if sends { conn.who().map(drop) } else { conn.wait_for_ever() }
         })?);
     }
-    // Its first SYN is TCP's.
+    // The first SYN is TCP's.
     let begun = Instant::now();
     let refused = Conn::over(Mptcp, served.client(), b, SOON).map(drop);
     ensure!(
@@ -62,7 +62,7 @@ fn established_clients_wait_for_the_close_timeout() -> Result<()> {
         };
         ended.is(CLOSE_TIMEOUT - EARLY, CLOSE_TIMEOUT + LATE, told)?;
     }
-    // Its subflow was reset: with TCP's own socket that would have been an end at once.
+    // The subflow was reset: with TCP's own socket that would have been an end at once.
     ensure!(served.agent.counter(Reason::Reset)? > 0, "{}", served.agent.expect(&["counters"])?);
     ensure!(other.request() == Outcome::Answered, "a client of node C has no connection any more");
     Ok(())

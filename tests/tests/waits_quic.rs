@@ -20,18 +20,18 @@ use quinn::{
 use rustls::{RootCertStore, pki_types::PrivatePkcs8KeyDer};
 use tokio::runtime::{Builder, Runtime};
 
-/// Of the Service.
+/// The Service's port.
 const PORT: u16 = 4433;
-/// Whom the certificate is for.
+/// The name in the certificate.
 const NAME: &str = "served";
-/// quinn's idle timeout where nobody sets it.
+/// quinn's default idle timeout.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a client with keep-alive sends.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// So long before the test began to count the last packet may have come, and so late a timer may be.
+/// The last packet may have come this long before the test began to count, and a timer may be this late.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// What both ends know of each other.
+/// The settings that both ends share.
 struct Configs {
     server: ServerConfig,
     client: ClientConfig,
@@ -91,7 +91,7 @@ impl Client {
         Ok(Self { _endpoint: endpoint, connection })
     }
 
-    /// Who answers.
+    /// The server.
     async fn who(&self) -> Result<String> {
         let (mut send, mut receive) = self.connection.open_bi().await?;
         send.write_all(b"w").await?;

@@ -13,10 +13,10 @@ use nodefence_tests::{
 };
 use rustix::process::setpriority_process;
 
-/// For each processor. A thread of the same precedence would wait for its turn behind several of them.
+/// One for each processor. A thread of the same precedence would wait for its turn behind several of them.
 const BUSY: usize = 16;
 
-/// As busy as an agent could be at most, whose threads have that precedence.
+/// As busy as an agent could be at most: its threads have that precedence.
 #[test]
 fn busy_threads_of_the_highest_precedence_are_no_stand_still() -> Result<()> {
     let _watch = Watch::here();

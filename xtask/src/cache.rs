@@ -1,4 +1,4 @@
-//! What is kept between runs and between clones: kernels, real Kubernetes programs.
+//! The cache that outlives runs and clones: kernels, real Kubernetes programs.
 
 use std::env;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ pub(crate) fn is_whole(folder: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
-/// How the names of such folders begin.
+/// The prefix of such folders' names.
 pub(crate) const SCRATCH: &str = "scratch-";
 
 impl Scratch {
@@ -73,7 +73,7 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! How verbs print their results.
+//! Printing of the verbs' results.
 
 use clap::ValueEnum;
 

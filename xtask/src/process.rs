@@ -112,7 +112,7 @@ fn cargo_home() -> Option<PathBuf> {
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
 }
 
-/// Where `name` lies on our search path.
+/// The place of `name` on our search path.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
@@ -179,7 +179,7 @@ fn collect(command: &mut Command) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
 fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth showing.
+        // Output before an error is still worth showing.
         let _broken = pipe.read_to_end(&mut bytes);
         bytes
     })

@@ -23,7 +23,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 
 /// The benchmarks' program.
 const BENCH: &str = "nodefence-bench";
-/// What it ends with where all was measured and a goal is missed.
+/// The exit code where all was measured and a goal is missed.
 const MISSED: u8 = 1;
 /// And with what where something could not be measured.
 pub(crate) const NOT_MEASURED: u8 = 3;
@@ -54,7 +54,7 @@ pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode
     let commit = commit(workspace);
     build_bench(workspace)?;
     let from = workspace.target.join("bench/publish");
-    // What an earlier run left would be taken for this one's. It is root's.
+    // Results of an earlier run would be taken for this one's. They are root's.
     process::run(process::root_command("rm").args(["-rf", "--"]).arg(&from))?;
     let tables = tables(workspace, is_quick)?;
     for name in ["datapath", "ipvs", "scale"] {
@@ -97,7 +97,7 @@ fn tables(workspace: &Workspace, is_quick: bool) -> Result<[String; 2]> {
     Ok(["--tables".to_owned(), file.display().to_string()])
 }
 
-/// What is measured. A folder that no git knows is possible: an unpacked archive.
+/// The commit that is measured. The folder may be no git clone: an unpacked archive.
 fn commit(workspace: &Workspace) -> String {
     let git =
         |args: &[&str]| process::output(process::command("git").args(args).current_dir(&workspace.root));

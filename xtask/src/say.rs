@@ -1,4 +1,4 @@
-//! What is said to the person who waits.
+//! Messages to the person who waits.
 
 /// Progress for the person who waits: one line on stderr, so that stdout keeps the result alone.
 macro_rules! say {

@@ -14,7 +14,7 @@ use crate::process;
 pub(crate) struct Workspace {
     /// Folder of the root `Cargo.toml`.
     pub(crate) root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// cargo's target folder.
     pub(crate) target: PathBuf,
     /// `[workspace.metadata.toolchain]`.
     pub(crate) pins: Pins,

@@ -29,7 +29,7 @@ const PASS: i32 = -1;
 /// `TC_ACT_REDIRECT`: on its way back as an answer.
 const REDIRECT: i32 = 7;
 
-/// How much of it is run.
+/// The amount of work.
 pub(crate) struct Sizes {
     /// Backends in the map, one set of figures each.
     pub(crate) backends: Vec<u32>,

@@ -20,10 +20,10 @@ static OURS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/node
 /// Entries of the map `list` (dataplane-ebpf/src/bench_list.rs).
 const LIST_LEN: u32 = 1 << 18;
 
-/// Who sends the packets.
+/// The sender of the packets.
 pub(crate) const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// What is timed.
+/// The program that is timed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Program {
     /// Returns at once.

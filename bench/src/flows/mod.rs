@@ -33,13 +33,13 @@ const FIRST_PORT: u16 = 2_000;
 /// Seconds within which all clients must have their error.
 const GOAL: f64 = 1.0;
 
-/// What became of the flows of one run.
+/// The outcome of the flows of one run.
 struct Outcome {
-    /// From the operator's command on.
+    /// Measured from the operator's command on.
     errors: Errors,
     /// How long the operator's command itself ran, in seconds.
     command: f64,
-    /// What our command reported.
+    /// The report of our command.
     said: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Outcome {
         }
     }
 
-    /// Of the idle (0) or the sending (1) ones.
+    /// The time of the last error of the idle (0) or the sending (1) flows.
     fn half_after(&self, half: usize) -> Value {
         match self.errors.left[half] {
             0 => Value::Number(self.errors.last[half]),
@@ -105,7 +105,7 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     Ok(Outcome { errors, command, said })
 }
 
-/// Where a flow comes from.
+/// The source address of a flow.
 fn client(index: u32) -> anyhow::Result<SocketAddrV4> {
     let port = FIRST_PORT + u16::try_from(index % PER_ADDRESS)?;
     let host = u8::try_from(10 + index / PER_ADDRESS)?;
@@ -116,7 +116,7 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     let ours =
         results.iter().find(|(way, _)| *way == Way::Ours).map(|(_, o)| o.as_slice()).unwrap_or_default();
     let figure = |name: &str, pick: &dyn Fn(&Outcome) -> Value| {
-        // One run that never ended stands for the way: no median hides it.
+        // One run that never ended decides for its way: no median hides it.
         let over_runs = |outcomes: &[Outcome]| {
             let mut values: Vec<f64> = Vec::new();
             for outcome in outcomes {

@@ -11,9 +11,9 @@ use nodefence_tests::{
 
 use super::world::SERVER_PORT;
 
-/// What this program is called with to be the server of (d).
+/// The argument that makes this program the server of (d).
 pub(crate) const VERB: &str = "serve";
-/// What it is called with to be one that greets.
+/// The argument that makes this program a greeting server.
 pub(crate) const GREET: &str = "greet";
 
 /// Starts it inside `netns` and waits until it listens.
@@ -45,7 +45,7 @@ pub(crate) fn greet() -> anyhow::Result<()> {
     let listener = listener()?;
     loop {
         let (mut stream, _) = listener.accept().context("cannot accept")?;
-        // Whoever has gone meanwhile needs no greeting.
+        // A client that has gone meanwhile needs no greeting.
         let _ = stream.write_all(b".");
     }
 }

@@ -51,7 +51,7 @@ impl Way {
         Agent::of(program, &cluster.router, "node-a", &interfaces, &cluster::file(&nodes), &[]).map(Some)
     }
 
-    /// What the peers need first, before the clock starts: the service no longer leads to the hung node (as once its endpoints are
+    /// Work that a peer needs before the clock starts: the service no longer leads to the hung node (as once its endpoints are
     /// drained), else deleted entries come back with the same backend.
     pub(super) fn before(self, cluster: &Cluster) -> anyhow::Result<()> {
         if self != Self::Conntrack {
@@ -65,16 +65,16 @@ impl Way {
         )
     }
 
-    /// The operator's command, to its end; ours says what came of asking the idle clients.
+    /// The operator's command, to its end; ours says what came of the challenges.
     pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
         let _printed = match self {
             Self::Ours => {
                 let report = cluster::flag(agent.context("the agent was started")?, "node-b", &["--wait"])?;
-                let asked = &report["challenged"];
-                return Ok(Some(match asked["seconds"].as_f64() {
+                let row = &report["challenged"];
+                return Ok(Some(match row["seconds"].as_f64() {
                     Some(seconds) => format!(
                         "the agent listed {}, asked {}, saw {} closed within {seconds:.2} s",
-                        asked["listed"], asked["challenged"], asked["closed"]
+                        row["listed"], row["challenged"], row["closed"]
                     ),
                     None => format!("the agent was still asking when it answered: {}", report["warnings"]),
                 }));

@@ -7,7 +7,7 @@ use netlink_packet_core::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Ne
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 use nodefence::ipvs::ServiceKey;
 
-/// As the agent's socket has it: the kernel makes its pieces by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
+/// The size of the agent's socket buffer: the kernel makes its pieces by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
 const BUFFER: usize = 64 * 1024;
 
 // include/uapi/linux/netlink.h
@@ -38,7 +38,7 @@ pub(super) struct Bare {
     requests: Vec<Vec<u8>>,
 }
 
-/// What came, so that nobody believes a loop that read nothing.
+/// Counts of the data read, which show that the loop did read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Came {
     pub(super) messages: usize,
@@ -79,7 +79,7 @@ impl Bare {
         family.context("the kernel names no family IPVS")
     }
 
-    /// All of it once.
+    /// Reads all of it once.
     pub(super) fn run(&mut self) -> anyhow::Result<Came> {
         let mut came = Came::default();
         for request in &self.requests {
@@ -143,7 +143,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What tells a service from others.
+/// The identity of a service.
 fn service(key: &ServiceKey) -> anyhow::Result<Vec<u8>> {
     let ServiceKey::Address { address, protocol } = key else { bail!("{key} has no address") };
     let IpAddr::V4(v4) = address.ip() else { bail!("{key} is not IPv4") };

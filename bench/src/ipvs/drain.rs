@@ -1,7 +1,7 @@
-//! Taking a node out: the agent, beside `ipvsadm -R` fed all deletions, one wait and all additions, and beside one `ipvsadm` for each of them.
+//! Draining a node: the agent, beside `ipvsadm -R` fed all deletions, one wait and all additions, and beside one `ipvsadm` for each of them.
 //!
-//! Each destination has a connection, so that all of them must be deleted, waited for and added again with weight 0. All ways end with a look whether
-//! the table is as it should be: the agent's own is the reading that it does not stop before, the others' is `ipvsadm -Ln`.
+//! Each destination has a connection, so that all of them must be deleted, waited for and added again with weight 0. Each way ends with a check of the
+//! table: the agent reads it until all is done, the others run `ipvsadm -Ln`.
 use std::{
     collections::HashMap,
     fmt::Write as _,
@@ -23,7 +23,7 @@ use crate::{figure::Figure, progress::Progress, stats::summary};
 const FLAGGED: u16 = 0;
 /// How long the agent may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is challenged how far it is.
+/// How often the agent's progress is read.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) struct Sizes {
@@ -31,7 +31,7 @@ pub(super) struct Sizes {
     /// Endpoints of each service on each of two nodes.
     pub(super) each: usize,
     pub(super) rounds: u32,
-    /// Of the loop of single commands.
+    /// Rounds of the loop of single commands.
     pub(super) naive_rounds: u32,
 }
 
@@ -40,9 +40,9 @@ pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Resul
     let (mut ours, mut back, mut fed, mut naive) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut progress = Progress::start("take out", sizes.rounds);
     for round in 0..sizes.rounds {
-        let (out, restore) = by_agent(world, &shape, program).context("by the agent")?;
+        let (out, restored) = by_agent(world, &shape, program).context("by the agent")?;
         ours.push(out);
-        back.push(restore);
+        back.push(restored);
         fed.push(by_hand(world, &shape, Hand::Fed).context("by ipvsadm -R")?);
         if round < sizes.naive_rounds {
             naive.push(by_hand(world, &shape, Hand::Single).context("by single commands")?);
@@ -63,7 +63,7 @@ pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Resul
         .ratio(ratio.median)
         .goal("not slower than ipvsadm -R (median of the rounds)", ratio.median <= 1.0)
         .note(format!(
-            "ratio {:.3} to {:.3} in {} rounds; from the flag until the running agent has read that all have weight 0 and no connection; restore in {:.2} s; UDP (of TCP idle clients are challenged first, for 5 s at most)",
+            "ratio {:.3} to {:.3} in {} rounds; from the flag until the running agent has read that all have weight 0 and no connection; restored in {:.2} s; UDP (of TCP idle clients are challenged first, for 5 s at most)",
             ratio.min,
             ratio.max,
             ratios.len(),
@@ -81,7 +81,7 @@ fn begin(world: &World, shape: &Shape) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Seconds until the node is out, and until it is back.
+/// Seconds until the node is drained, and until it is restored.
 fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64, f64)> {
     begin(world, shape)?;
     let agent = world.agent(program, shape)?;
@@ -104,7 +104,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     verify(world, shape)?;
     let begun = Instant::now();
     agent.ask::<UnflagReport>(&Request::Unflag { node: node(FLAGGED) })?;
-    // Also so that no guard has anything to restore once this agent is gone.
+    // A guard must have nothing to restore once this agent is gone.
     until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(node(FLAGGED).as_str())))?;
     let back = begun.elapsed().as_secs_f64();
     agent.end()?;
@@ -168,7 +168,7 @@ fn commands(hand: Hand, lines: impl Iterator<Item = String>) -> anyhow::Result<(
     Ok(())
 }
 
-/// All of the node stands there with weight 0 and without connections.
+/// Checks that all of the node's destinations are there with weight 0 and without connections.
 fn verify(world: &World, shape: &Shape) -> anyhow::Result<()> {
     let listed = world.node.exec("ipvsadm -Ln")?;
     let found = destinations(&listed)?;

@@ -51,7 +51,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         bail!("the node is not out after {PATIENCE:?}");
     }
     progress.step();
-    // What is ours is read back, and everything.
+    // The agent reads back its own destinations, and all others.
     watch(watched, || {
         working.push(agent.proc()?.memory("VmRSS")?);
         Ok(false)

@@ -14,10 +14,10 @@ use serde_json::json;
 use self::world::{Shape, World};
 use crate::{figure, machine};
 
-/// What the line of figures begins with; the rest of it is JSON (`xtask/src/vm/bench.rs` reads it).
+/// The prefix of the line of figures; the rest of the line is JSON (`xtask/src/vm/bench.rs` reads it).
 const FIGURES: &str = "@@figures";
 
-/// How much of it is run.
+/// The amount of work.
 struct Sizes {
     services: usize,
     each: usize,
@@ -67,7 +67,7 @@ pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
     world.fill(&wide)?;
     let mut figures = Vec::new();
     let mut note = |figure: figure::Figure| -> anyhow::Result<()> {
-        // As it comes: should a later one fail, this one is not lost.
+        // Printed as it comes: should a later figure fail, this one is not lost.
         eprintln!("{}", serde_json::to_string(&figure)?);
         figures.push(figure);
         Ok(())

@@ -76,7 +76,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
     world.node.within(|| {
         let mut bare = Bare::new(&keys)?;
         for round in 0..=rounds {
-            // Of each the first one warms up.
+            // The first run of each warms up.
             let counts = round > 0;
             let note = |times: &mut Vec<f64>, begun: Instant| {
                 if counts {
@@ -107,7 +107,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
     figure(shape, &took)
 }
 
-/// What the agent does once a node is flagged, up to the first change.
+/// The agent's work once a node is flagged, up to the first change.
 fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let name = node(FLAGGED);
     let backends = view.node(&name).context("no such node")?.backends.clone();

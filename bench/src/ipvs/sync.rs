@@ -1,4 +1,4 @@
-//! What kube-proxy's own syncs take while the agent reads the tables back. Needs an API server outside the guest: `cargo xtask bench ipvs` runs it.
+//! The time of kube-proxy's own syncs while the agent reads the tables back. Needs an API server outside the guest: `cargo xtask bench ipvs` runs it.
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use nodefence_tests::{
 use super::world::{OWN, OWN_ADDRESS, PODS, Shape, UPLINK, node, socket};
 use crate::{figure::Figure, progress::Progress, stats::summary};
 
-/// By how much longer its syncs may take.
+/// By how much longer kube-proxy's syncs may take.
 const GOAL: f64 = 1.05;
 /// The node that is drained, and read back.
 const FLAGGED: u16 = 0;
@@ -24,15 +24,15 @@ const FLAGGED: u16 = 0;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked at; each look costs kube-proxy an answer.
 const LOOK: Duration = Duration::from_millis(200);
-/// Its syncs (pkg/proxy/metrics), a histogram for each family.
+/// kube-proxy's syncs (pkg/proxy/metrics), a histogram for each family.
 const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
 
-/// How much of it is run.
+/// The amount of work.
 pub(super) struct Sizes {
     pub(super) services: usize,
     pub(super) each: usize,
     pub(super) rounds: u32,
-    /// Of each way in a round.
+    /// Syncs of each way in a round.
     pub(super) length: Duration,
 }
 
@@ -106,7 +106,7 @@ impl Beside {
         drop(progress);
         let proxy = KubeProxy::start(&control, ns, OWN, Mode::Ipvs)?;
         let (service, endpoints) = first.context("no Services")?;
-        // What changes is of another node than the flagged one.
+        // The changes are of another node than the flagged one.
         ensure!(endpoints.last().is_some_and(|last| last.node != Some(node(FLAGGED))), "one endpoint alone");
         Ok(Self { control, proxy, service, endpoints })
     }

@@ -18,13 +18,13 @@ pub(super) const UPLINK: &str = "uplink";
 /// The agent's own node.
 pub(super) const OWN: &str = "node-own";
 pub(super) const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
-/// How long what IPVS lets go of in the background may take.
+/// How long IPVS may take to free things in the background.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One Service and where it sends: one virtual server with its destinations.
+/// One Service and its destinations: one virtual server.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
-    /// By node and pod of that node.
+    /// Destinations by node and pod of that node.
     pub(super) endpoints: Vec<(u16, u8, u16)>,
 }
 
@@ -156,12 +156,12 @@ impl World {
         node.ip("route add 10.128.0.0/9 via 192.168.2.2")?;
         node.ip("route add local 10.96.0.0/12 dev lo")?;
         switch_on(&node)?;
-        // Nobody answers; what is emulated may take longer than the 30 s of such an entry.
+        // No destination answers. An emulated machine may take longer than the 30 s of such an entry.
         node.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
         Ok(Self { node, _wire: wire })
     }
 
-    /// The agent beside the tables; whoever has one [`end`](Agent::end)s it.
+    /// The agent beside the tables; each owner must [`end`](Agent::end) it.
     pub(super) fn agent(&self, program: &Path, shape: &Shape) -> anyhow::Result<Agent> {
         let file = shape.cluster().to_string();
         Agent::of(program, &self.node, OWN, &[UPLINK], &file, &["--proxy", "ipvs"])
@@ -170,7 +170,7 @@ impl World {
     /// Empties the tables of services, connections and conntrack, and makes them as they should be.
     pub(super) fn fill(&self, shape: &Shape) -> anyhow::Result<()> {
         self.node.exec("ipvsadm -C")?;
-        // What is deleted keeps its connections for a moment, and would take them back where it is added now.
+        // A deleted destination keeps its connections for a moment, and would take them back where it is added now.
         self.wait_without("connections of all services", |_| true)?;
         self.node.exec("conntrack -F")?;
         let scheduler = "rr".parse()?;
@@ -198,7 +198,7 @@ impl World {
         })
     }
 
-    /// One datagram from each of `sockets` to each Service: so many connections.
+    /// Sends one datagram from each of `sockets` to each Service, which makes as many connections.
     pub(super) fn send(&self, shape: &Shape, sockets: usize) -> anyhow::Result<()> {
         let to: Vec<SocketAddr> = shape.services.iter().map(|service| service.address).collect();
         each::datagrams(&self.node, OWN_ADDRESS.into(), sockets, &to)

@@ -25,7 +25,7 @@ use crate::{
     tables,
 };
 
-/// How much of it is run.
+/// The amount of work.
 pub(crate) struct Sizes {
     /// Backends of the node, one set of figures each.
     pub(crate) backends: Vec<u32>,
@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-/// What one number of backends gave.
+/// The results for one number of backends.
 struct Outcome {
     backends: u32,
     /// Microseconds from the reading of each flag to the first RST.

@@ -21,7 +21,7 @@ use crate::{
     stats::{percentile, summary},
 };
 
-/// How much of it is run.
+/// The amount of work.
 pub(crate) struct Sizes {
     /// New connections a second.
     pub(crate) rate: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Sizes {
 /// By how many milliseconds the slowest in a hundred may be slower than while all are well.
 const GOAL: f64 = 50.0;
 
-/// What is under way while the connections are made.
+/// The state of the nodes while the connections are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Well,

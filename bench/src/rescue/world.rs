@@ -14,13 +14,13 @@ use crate::flows;
 const PER_NODE: u8 = 10;
 /// The Service's node port, on the router.
 const NODE_PORT: u16 = 30_080;
-/// That of another Service, which has endpoints on node C alone (in nftables mode).
+/// The address of another Service, which has endpoints on node C alone (in nftables mode).
 const OTHER_NODE_PORT: u16 = 30_081;
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 /// A port of one of them is used again after ten seconds or more.
 pub(super) const CLIENTS: [Ipv4Addr; 4] = [client(10), client(11), client(12), client(13)];
 
-/// How kube-proxy would forward.
+/// The mode in which kube-proxy would forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     Nftables,
@@ -30,7 +30,7 @@ pub(super) enum Mode {
 impl Mode {
     pub(super) const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
-    /// As `nodefence agent --proxy` calls it.
+    /// The name that `nodefence agent --proxy` takes.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -122,12 +122,12 @@ const fn client(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 1, host)
 }
 
-/// Where the clients go.
+/// The address that clients connect to.
 pub(super) fn service() -> SocketAddrV4 {
     SocketAddrV4::new(ROUTER, NODE_PORT)
 }
 
-/// Where clients of the other Service go.
+/// The address that clients of the other Service connect to.
 pub(super) fn other_service() -> SocketAddrV4 {
     SocketAddrV4::new(ROUTER, OTHER_NODE_PORT)
 }
@@ -148,7 +148,7 @@ fn all_pods() -> Vec<String> {
     [0, 1].into_iter().flat_map(|at| (0..PER_NODE).map(move |i| pod(at, i))).collect()
 }
 
-/// As kube-proxy's nftables mode has a node port: a random endpoint, and the client behind the node's address.
+/// The rules of kube-proxy's nftables mode for a node port: a random endpoint, and the client behind the node's address.
 fn nftables() -> String {
     let pods = all_pods();
     let endpoints = pods.iter().enumerate();
@@ -174,7 +174,7 @@ fn nftables() -> String {
     )
 }
 
-/// As its iptables mode has it: each endpoint's rule takes its share of what the rules before it left.
+/// The rules of kube-proxy's iptables mode: each endpoint's rule takes its share of what the rules before it left.
 fn iptables() -> String {
     let pods = all_pods();
     let chains: String = (0..pods.len()).map(|at| format!(":KUBE-SEP-{at} - [0:0]\n")).collect();

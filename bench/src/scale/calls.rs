@@ -62,7 +62,7 @@ pub(super) struct Count {
 /// The programs that count.
 pub(super) struct Calls {
     counts: Array<MapData, u64>,
-    /// What is attached goes with it.
+    /// The attachments go with it.
     _object: Ebpf,
 }
 
@@ -126,7 +126,7 @@ fn sockets(process: Pid) -> anyhow::Result<Vec<u32>> {
     let folder = format!("/proc/{process}/fd");
     for entry in std::fs::read_dir(&folder).context(folder)? {
         let entry = entry?;
-        // One that was closed since the folder was listed leads nowhere.
+        // A descriptor that was closed since the folder was listed leads nowhere.
         let Ok(to) = std::fs::read_link(entry.path()) else { continue };
         let to = to.to_string_lossy();
         let inode = to.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));

@@ -28,7 +28,7 @@ const FIRST: Duration = Duration::from_secs(1);
 
 /// One change.
 struct Round {
-    /// What was spent before, in as much time as the change before took, and then.
+    /// The cost of the time before, which is as long as the change took, and of the change.
     rest: Spent,
     all: Spent,
     /// Milliseconds of a processor in which objects were taken, and the view made of them.
@@ -120,7 +120,7 @@ fn of(rounds: &[Round], changes: usize) -> anyhow::Result<Vec<Figure>> {
         summary(&rounds.iter().map(pick).collect::<Vec<f64>>()).context("no rounds")
     };
     let middle = |pick: &dyn Fn(&Round) -> f64| anyhow::Ok(Value::Number(summed(pick)?.median));
-    // What is beyond the middle of what is spent at rest.
+    // The cost beyond the median at rest.
     let beyond = |pick: &dyn Fn(&Round) -> f64, resting: &dyn Fn(&Round) -> f64| {
         let rest = summed(resting)?.median;
         summed(&|round| pick(round) - rest)

@@ -43,13 +43,13 @@ const LAST_MS: f64 = 500.0;
 const VIEWS: f64 = 10.0;
 /// By how much memory may grow once it has settled.
 const GROWTH: f64 = 1.1;
-/// So long its greatest size is looked for, once it has settled and at the end: it rises and falls with each view.
+/// How long the greatest size is looked for, once memory has settled and at the end: the size rises and falls with each view.
 const SIZED: Duration = Duration::from_secs(10);
 
-/// What goes on until it is told to stop; how often it was done.
+/// Work that repeats until it is told to stop; gives how often it was done.
 type Load<'a> = Box<dyn FnOnce(&AtomicBool) -> anyhow::Result<u64> + Send + 'a>;
 
-/// What was seen of it.
+/// The observations of such work.
 struct Seen {
     spent: Spent,
     before: ClusterRow,
@@ -127,7 +127,7 @@ fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Se
     world.settle()?;
     let after = world.status()?.cluster;
     ensure!(after.error.is_none(), "{after:?}");
-    // The agent hung up meanwhile: nobody said anything for long.
+    // The agent hung up meanwhile, since the connection was idle for long.
     let mut asks = client(world)?;
     for node in flags_ms.len().saturating_sub(HELD)..flags_ms.len() {
         unflag(&mut asks, 1 + node % (nodes - 1))?;
@@ -149,7 +149,7 @@ fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Se
     })
 }
 
-/// What the agent was last told of.
+/// The state that the agent was last told of.
 #[derive(Default)]
 struct Last {
     changes: Vec<Moved>,
@@ -163,7 +163,7 @@ fn tell(stop: &AtomicBool, view: &mut View, says: &mut Says, last: &mut Last) ->
         last.changes = (0..CHANGES).map(|_| view.change_any()).collect();
         says.tell(view, &last.changes)?;
         last.told = monotonic_ns();
-        // What was late is made up for.
+        // Late changes are made up for.
         next += TELLS;
         Ok(next.saturating_duration_since(Instant::now()))
     })

@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// How often it is asked whether all were compared: who asks costs more than who compares.
 const ASK: Duration = Duration::from_secs(5);
 
-/// From the end of one comparison to that of the next.
+/// Time from the end of one comparison to the end of the next.
 pub(super) fn run(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<Vec<Figure>> {
     let world = World::new(program, Source::Objects, sizes, &["--proxy", proxy, "--compare-every", EVERY])?;
     let process = world.agent.proc()?;

@@ -1,4 +1,4 @@
-//! Where a TCP connection goes that sends and sends until it is reset.
+//! A TCP connection that sends all the time until it is reset.
 use std::{
     io::Read as _,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -11,7 +11,7 @@ use nodefence_tests::{Netns, load::until_reset::Sending};
 use super::view::PORT;
 use crate::cpus;
 
-/// It sends a byte each so long: what a latency can be told to.
+/// The pause between two bytes, which is the resolution of a latency.
 pub(super) const PACE: Duration = Duration::from_micros(20);
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const TAKE: Duration = Duration::from_millis(2);
 /// A server of all addresses of a namespace; it takes what comes and says nothing.
 pub(super) fn serve(netns: &Netns) -> anyhow::Result<()> {
     let listener = netns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    // It goes with the process.
+    // The server goes with the process.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || take(stream));
@@ -48,7 +48,7 @@ pub(super) fn start(netns: &Netns, to: Ipv4Addr, cpu: usize) -> anyhow::Result<S
     let stream = netns
         .run(move || TcpStream::connect_timeout(&address, PATIENCE))
         .with_context(|| format!("connect to {address}"))?;
-    // Nobody else's work on that CPU is to keep it from the RST.
+    // No other work on that CPU may delay the RST.
     Sending::start(stream, PACE, move || {
         cpus::stay_on(&[cpu])?;
         cpus::before_all()

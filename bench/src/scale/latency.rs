@@ -21,7 +21,7 @@ use crate::{
 const GOAL: f64 = 1_000.0;
 /// How often an endpoint changes meanwhile: ten views a second come of it, as many as the agent makes.
 const CHANGES: Duration = Duration::from_millis(50);
-/// So many views a second came at least.
+/// At least this many views came in a second.
 const VIEWS: f64 = 9.0;
 /// The nice value of the threads that ask for the flag and that send.
 const PRECEDENCE: i32 = -20;
@@ -30,23 +30,23 @@ const FLAGS: &str = "verdicts";
 /// A RST that has not come by then counts as one that took so long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the flags took, in microseconds.
+/// The times of the flags, in microseconds.
 #[derive(Default)]
 struct Flags {
-    /// From the request's sending.
+    /// Measured from the sending of the request.
     sent: Vec<f64>,
-    /// From the agent's reading of it.
+    /// Measured from the agent's reading of the request.
     read: Vec<f64>,
     /// How long at once the flow had no processor.
     still: Vec<f64>,
     /// How long the thread that flags waited for one.
     waited: Vec<f64>,
-    /// From the request's sending, less what that thread waited and what the flow had no processor for.
+    /// Measured from the sending of the request, less the waits of that thread and the time that the flow had no processor.
     less: Vec<f64>,
 }
 
 pub(super) fn run(world: &mut World, samples: u32) -> anyhow::Result<Vec<Figure>> {
-    // The flow stands for another machine: it spins on a processor of its own, and the agent and whoever tells it of changes share the rest.
+    // The flow stands for another machine. It spins on a processor of its own; the agent and the source of changes share the rest.
     let all = cpus::allowed();
     let (rest, last) = match all.split_last() {
         Some((last, rest)) if !rest.is_empty() => (rest, *last),
@@ -90,7 +90,7 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
         })
     };
     let (flags, told) = under([views], || -> anyhow::Result<Flags> {
-        // Whoever flags, and the flow, stand for other machines: neither waits behind those that change endpoints.
+        // The thread that flags and the flow stand for other machines: neither waits behind those that change endpoints.
         sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE))?;
         let mut progress = Progress::start("latency: flag to RST", samples);
         let mut flags = Flags::default();

@@ -1,4 +1,4 @@
-//! What the agent's process has used, and what of it is said to be something else's.
+//! The resources that the agent's process has used, and the part of them that other work explains.
 use std::{
     ops::Sub,
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ pub(super) struct Meter {
     calls: Calls,
 }
 
-/// All until one moment.
+/// All use until one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     at: Instant,
@@ -23,7 +23,7 @@ pub(super) struct Reading {
     calls: Count,
 }
 
-/// All between two moments.
+/// All use between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) seconds: f64,

@@ -1,4 +1,4 @@
-//! (1) What the agent costs while nothing changes and nobody is flagged.
+//! (1) The agent's cost while nothing changes and nobody is flagged.
 use std::time::Duration;
 
 use super::world::World;

@@ -63,7 +63,7 @@ impl Says {
     }
 }
 
-/// All of it, with the agent that runs.
+/// The whole world, with the running agent.
 pub(super) struct World {
     pub(super) client: Netns,
     pub(super) servers: Netns,
@@ -73,7 +73,7 @@ pub(super) struct World {
     pub(super) meter: Meter,
     pub(super) view: View,
     pub(super) maps: Maps,
-    /// From the agent's start until it served, with the first tables written.
+    /// Time from the agent's start until it served, with the first tables written.
     pub(super) start: Duration,
     _router: Arc<Netns>,
 }
@@ -143,7 +143,7 @@ impl World {
         Ok(world)
     }
 
-    /// What the agent says of itself. It costs some milliseconds: outside of what is measured.
+    /// The agent's `status`. It costs some milliseconds, so it is read outside of measured times.
     pub(super) fn status(&self) -> anyhow::Result<Status> {
         self.agent.ask(&Request::Status)
     }

@@ -24,7 +24,7 @@ use crate::{
     stats::{Summary, summary},
 };
 
-/// How much of it is run.
+/// The amount of work.
 pub(crate) struct Sizes {
     /// Addresses in the sets, one set of figures each.
     pub(crate) addresses: Vec<u32>,

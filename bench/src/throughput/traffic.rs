@@ -12,7 +12,7 @@ use crate::cpus;
 
 const PORT: u16 = 7000;
 
-/// What is sent.
+/// The kind of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Traffic {
     Udp,
@@ -55,7 +55,7 @@ impl Traffic {
         }
     }
 
-    /// One run; the rate in [`Traffic::unit`].
+    /// One run; gives the rate in [`Traffic::unit`].
     pub(super) fn run(
         self,
         path: &Path3,

@@ -1,4 +1,4 @@
-//! What hangs in the router's way: nothing, ours, and the peers.
+//! The program or rules in the router's path: none, ours, and the peers'.
 use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
@@ -22,7 +22,7 @@ pub(super) const OURS: &str = "nodefence";
 /// Not a peer: it does nothing, and shows what of the loss is the hooks' own.
 pub(super) const EMPTY: &str = "empty program";
 
-/// One of the things that are compared. `on` and `off` move only the hook; the sets stay loaded.
+/// One of the variants that are compared. `on` and `off` move only the hook; the sets stay loaded.
 pub(super) enum Variant {
     Bare,
     Ours(Box<Hooked>),
@@ -67,7 +67,7 @@ impl Variant {
         }
     }
 
-    /// Where the traffic goes: to a healthy backend of ours (the dearer lookup), outside the peers' sets.
+    /// The destination of the traffic: a healthy backend of ours (the dearer lookup), outside the peers' sets.
     pub(super) fn target(&self) -> Ipv4Addr {
         match self {
             Self::Ours(_) | Self::Empty(_) => tables::backend(0),
@@ -134,7 +134,7 @@ impl Hooked {
         Ok(Self { ebpf, pins, program: name, link: None })
     }
 
-    /// As the agent attaches: tcx and first from Linux 6.6 on, clsact before.
+    /// Attaches as the agent does: first in tcx from Linux 6.6 on, by clsact before.
     fn attach(&mut self) -> anyhow::Result<()> {
         let device = nix::net::if_::if_nametoindex(UPLINK)?;
         let tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);

@@ -1,8 +1,7 @@
 //! Where the headers of a packet lie and what they say.
 //!
-//! Two steps, so that a packet that passes pays for the first only: [`locate`] finds the IP header and the address that is
-//! looked up, [`network`] and [`super::transport`] read the rest of a packet
-//! that may be cut.
+//! There are two steps, so that a packet that passes pays for the first only: [`locate`] finds the IP header and the address that is
+//! looked up; [`network`] and [`super::transport`] read the rest of a packet that may be cut.
 use super::{
     ETH_IPV4, ETH_IPV6, ETH_LEN, at,
     bytes::{Reader, Window},
@@ -45,7 +44,7 @@ pub enum Skip {
     NotIp,
     /// An IP packet, but its headers make no sense or are too deep.
     Malformed,
-    /// Bytes are missing; on a reader that sees the linear part only they may exist all the same.
+    /// Bytes are missing. A reader that sees the linear part only may lack bytes that the packet has.
     Short,
 }
 
@@ -262,7 +261,7 @@ fn headers_v6<R: Reader>(packet: &R, out: &mut Packet) -> Result<(), Skip> {
     let ip = packet.window::<8>(out.l3).ok_or(Skip::Short)?;
     out.src = address(packet, out.l3 + at::V6_SRC as u32)?;
     out.dst = address(packet, out.l3 + at::V6_DST as u32)?;
-    // The map keys of IPv4 addresses. They have no place on the wire (RFC 4038 section 4.2), and are no backend's.
+    // Mapped addresses are the map keys of IPv4 addresses. They have no place on the wire (RFC 4038 section 4.2), and are no backend's.
     if mapped(&out.src) || mapped(&out.dst) {
         return Err(Skip::Malformed);
     }

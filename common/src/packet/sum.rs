@@ -1,5 +1,5 @@
-//! The Internet checksum (RFC 1071): one's complement sums. The byte order does not matter to them: what is summed as it lies in memory,
-//! folded and stored as it is lies right in memory.
+//! The Internet checksum (RFC 1071): one's complement sums. The byte order does not matter: words that are summed as they lie in memory
+//! give a sum that is stored as it is.
 use crate::Addr;
 
 /// Sum of words as they lie in memory, not folded.
@@ -14,7 +14,7 @@ pub fn sum<const N: usize>(words: &[u32; N]) -> u64 {
     total
 }
 
-/// The same of bytes, as 16-bit words; an odd last one is the first half of a word.
+/// As [`sum`], of bytes in 16-bit words; an odd last byte is the first half of a word.
 pub fn sum_bytes(bytes: &[u8]) -> u64 {
     let word = |half: &[u8]| u16::from_ne_bytes([half[0], half.get(1).copied().unwrap_or(0)]);
     bytes.chunks(2).map(|half| u64::from(word(half))).sum()
@@ -30,8 +30,8 @@ pub const fn fold(mut total: u64) -> u16 {
     total as u16
 }
 
-/// Sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1) for `len` bytes of a protocol, not folded. What an IPv4 address is
-/// mapped with counts as nothing, which 0xffff is in one's complement.
+/// Sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1) for `len` bytes of a protocol, not folded. The prefix of a mapped IPv4
+/// address adds 0xffff, which is zero in one's complement.
 #[inline(always)]
 pub fn pseudo(src: &Addr, dst: &Addr, protocol: u8, len: u32) -> u64 {
     sum(&src.words()) + sum(&dst.words()) + u64::from(u32::from(protocol).to_be()) + u64::from(len.to_be())

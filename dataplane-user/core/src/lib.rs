@@ -1,5 +1,5 @@
-//! What nodefence decides, and nothing that it does: the model of the cluster, claims and limits, the owner of verdicts, plans of tables, IPVS
-//! and audits, and what the kernel's tables are made of. No clock, socket, file or lock.
+//! The decisions of nodefence, without effects: the model of the cluster, claims and limits, the owner of verdicts, plans of tables, IPVS
+//! and audits, and types for the kernel's tables. No clock, socket, file or lock.
 #![forbid(unsafe_code)]
 
 pub mod cluster;

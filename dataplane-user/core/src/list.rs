@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// So many elements are copied where one of them changes.
+/// How many elements are copied where one of them changes.
 const PART: usize = 64;
 
 /// A list that is cheap to clone, and to change by a few elements: clones share all parts in which nothing changed.
@@ -35,7 +35,7 @@ impl<T> List<T> {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// Where the other may have other elements: all places but those of parts that both share. In order.
+    /// The positions where the other list may have other elements: all but those of parts that both share. In order.
     pub(crate) fn not_shared<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
         let parts = self.parts.len().max(other.parts.len());
         let is_shared = |at: &usize| match (self.parts.get(*at), other.parts.get(*at)) {

@@ -78,7 +78,7 @@ pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<w
     Ok(told)
 }
 
-/// Who lists conntrack for all others, and the thread that drains of IPVS.
+/// Who lists conntrack for all others, and the thread that drains from IPVS.
 ///
 /// # Errors
 /// Where the kernel has no room for it.
@@ -118,7 +118,7 @@ pub(super) struct Theirs {
     pub(super) cut_log: Option<CutLog>,
 }
 
-/// What they tell, and where one of them is challenged.
+/// What the other actors tell, and where one of them is asked.
 pub(super) struct Others {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,

@@ -1,7 +1,8 @@
-//! Lets go what was pinned anew to flagged nodes, for as long as their flags hold: kube-proxy goes on picking their endpoints.
+//! Deletes new stale flows for as long as the flags hold: kube-proxy goes on picking endpoints on flagged nodes.
 //!
-//! What pins a datagram's flow anew is a datagram, and that meets the cut: where none met it since conntrack was last listed, it is not listed again, but for once in
-//! [`ANYWAY`]: behind a router that is down, say, datagrams die before the cut. One that was rescued left no entry.
+//! Only a datagram makes a new stale flow of datagrams, and it meets the cut. So conntrack is not listed again where no datagram met the
+//! cut since the last listing, except once in [`ANYWAY`]: behind a router that is down, for example, datagrams die before the cut. A
+//! rescued datagram left no entry.
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -18,14 +19,14 @@ use super::{
 };
 use crate::{conntrack::Protocols, dataplane::Counters, report::NeighbourRow, rescue::Fate};
 
-/// How often what was pinned anew is deleted, and by how much longer the pause is than the work: 5 % of a processor at most.
+/// How often new stale flows are deleted, and how much longer the pause is than the work: 5 % of a processor at most.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 19;
-/// How long conntrack is not listed for it where nothing is known to have been pinned.
+/// How long conntrack is not listed where no new stale flow is known.
 const ANYWAY: Duration = Duration::from_secs(30);
 
-/// Whether packets that are counted so may be datagrams on a flow that is to be deleted, but for those that were handed to whoever rescues. What passed by rule is on
-/// none, but for what others sent by this node's devices.
+/// Whether packets with this counter may be datagrams on a flow that is to be deleted, except those that were handed to the rescue. What
+/// passed by rule is on no such flow, except what others sent by this node's devices.
 const fn may_pin(reason: Reason) -> bool {
     match reason {
         Reason::Unreachable
@@ -63,7 +64,7 @@ pub(super) struct Again {
 struct Listed {
     /// For whom.
     flagged: Flagged,
-    /// How many packets may have pinned something by then.
+    /// How many packets may have made a stale flow by then.
     pinning: u64,
     at: Instant,
 }
@@ -77,7 +78,7 @@ impl Again {
         Self { stale_flows, counters, neighbours, last: None }
     }
 
-    /// How many packets may have pinned something so far; `None` where that is not known.
+    /// How many packets may have made a stale flow so far; `None` where that is not known.
     fn pinning(&self, flagged: &Flagged) -> Option<u64> {
         let StaleFlows { sight, rescue, .. } = &self.stale_flows;
         let world = sight.world();
@@ -130,7 +131,7 @@ impl Again {
     }
 }
 
-/// Lets go what was pinned anew to flagged nodes, until the agent ends.
+/// Deletes new stale flows until the agent ends.
 pub(super) async fn follow(mut again: Again, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let mut pause = AGAIN_EVERY;

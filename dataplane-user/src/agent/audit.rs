@@ -24,13 +24,13 @@ pub(super) use read::Ground;
 /// Starts the thread. It goes on for as long as the process does: the end of the agent waits for no reading.
 pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
-    // Held, so that it waits between two looks when nobody can ask any more.
+    // Held, so that the thread waits between two looks even when nobody can ask any more.
     let open = inbox.clone();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
         let mut watch = Watch::new(&ground.sight.settings.audit);
         loop {
-            // What was asked for meanwhile waited for one reading at most.
+            // A request that came meanwhile waited for one reading at most.
             let all = take(&asked, watch.pause().max(SOONEST / 5));
             if all.is_empty() {
                 let due = watch.due();

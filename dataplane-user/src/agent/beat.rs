@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A few words that the owner of verdicts and the thread that drains of IPVS tell everybody. Times are CLOCK_MONOTONIC, in ns.
+/// A few words that the owner of verdicts and the thread that drains from IPVS tell everybody. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug)]
 pub(super) struct Beat {
     renewed: AtomicU64,
@@ -91,7 +91,7 @@ impl Beat {
         self.confirmed.store(at, Ordering::Release);
     }
 
-    /// When the thread that drains of IPVS last gave a sign of life; 0 before its first one.
+    /// When the thread that drains from IPVS last gave a sign of life; 0 before its first one.
     pub(super) fn drain(&self) -> u64 {
         self.drain.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What the thread that takes flagged nodes out of IPVS is told, and what it tells.
+//! What the thread that drains flagged nodes from IPVS is told, and what it tells.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -8,14 +8,14 @@ use std::{
 
 use crate::{cluster::NodeName, ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
 
-/// Services that it is told of as urgent at most; all others are looked at within a second.
+/// At most so many services are urgent at a time. All others are looked at within a second.
 const URGENT: usize = 64;
 
 /// What the thread that drains is told, and what it tells.
 #[derive(Default)]
 pub(super) struct Bell {
     board: Mutex<Board>,
-    /// Held for no longer than it takes to set it: the owner of verdicts rings, too.
+    /// Held only while it is set: the owner of verdicts rings, too.
     rung: Mutex<bool>,
     ringing: Condvar,
 }
@@ -23,7 +23,7 @@ pub(super) struct Bell {
 #[derive(Default)]
 pub(super) struct Board {
     ending: Option<Ending>,
-    /// When (CLOCK_MONOTONIC, ns) the latest round of challenger that has ended began, by node.
+    /// When (CLOCK_MONOTONIC, ns) the latest ended round of challenges began, by node.
     pub(super) challenged: BTreeMap<NodeName, u64>,
     /// Services that packets wait for, until they have been looked at.
     pub(super) urgent: BTreeSet<ServiceKey>,
@@ -31,12 +31,12 @@ pub(super) struct Board {
     pub(super) progress: Progress,
 }
 
-/// How far it is, for whoever waits for that.
+/// How far the drain is, for whoever waits for it.
 #[derive(Clone, Default)]
 pub(super) struct Progress {
-    /// Pairs whose connections find another destination when they are begun anew.
+    /// Pairs whose connections find another destination when they are opened again.
     pub(super) balanced: Arc<HashSet<Pair>>,
-    /// Whether the kernel lets go of connections to what is deleted.
+    /// Whether the kernel drops connections to deleted destinations.
     pub(super) flushes: bool,
 }
 
@@ -73,17 +73,17 @@ impl Bell {
         }
     }
 
-    /// A round of challenger is over that began at `begun`.
+    /// A round of challenges is over that began at `begun`.
     pub(super) fn challenged(&self, node: &NodeName, begun: u64) {
         let mut board = self.board();
         let last = board.challenged.entry(node.clone()).or_default();
-        // Two may go on at a time, and the older one end last.
+        // Two rounds may run at a time, and the older one may end last.
         *last = begun.max(*last);
         drop(board);
         self.ring();
     }
 
-    /// Which of these nodes have had their clients challenged since they were cut (CLOCK_MONOTONIC, ns): a round that began before belongs to an earlier
+    /// The nodes whose clients were challenged since they were cut (CLOCK_MONOTONIC, ns). A round that began before belongs to an earlier
     /// flag. What is known of other nodes is forgotten.
     pub(super) fn challenged_since(&self, cut: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
         let mut board = self.board();
@@ -145,7 +145,7 @@ mod tests {
         let node = NodeName::from("b");
         let challenged = |since: u64| bell.challenged_since(&BTreeMap::from([(node.clone(), since)])).len();
         assert_eq!(challenged(10), 0);
-        // However late the thread looks: what counts is when the node was cut.
+        // However late the thread looks: the time when the node was cut counts.
         bell.challenged(&node, 10);
         assert_eq!((challenged(10), challenged(11)), (1, 0));
         bell.challenged(&node, 12);

@@ -1,4 +1,5 @@
-//! The thread that works out what follows from a view: all that costs in proportion to it. It has the places of nodes, and frees what nobody reads any more.
+//! The thread that works out what follows from a view: all work that costs in proportion to it. It owns the places of nodes, and frees
+//! views that nobody reads any more.
 
 use std::{
     sync::Arc,
@@ -22,24 +23,24 @@ use crate::{
     proxy,
 };
 
-/// How often it looks for views that nobody reads any more, where there are such.
+/// How often the thread looks for views that nobody reads any more, where there are any.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Views are so far apart at least: of those that come sooner the last one counts.
+/// Views are at least this far apart: of those that come sooner the last one counts.
 pub(super) const APART: Duration = Duration::from_millis(100);
-/// It comes back to nothing so often.
+/// How often the thread wakes up with nothing to do.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// Hears whether a view is taken.
 type Taken = oneshot::Sender<Result<(), Full>>;
 
-/// What it is to do.
+/// The thread's work.
 #[derive(Default)]
 pub(super) struct BuildWork {
     /// A view, when its source was read, and who waits to hear whether it is taken.
     view: Option<(Arc<ClusterView>, Now, Taken)>,
     /// How kube-proxy forwards now.
     mode: Option<Option<proxy::Mode>>,
-    /// When the source last said that the view it gave last is as it is.
+    /// When the source last confirmed the view that it gave last.
     confirmed: Option<Now>,
 }
 
@@ -49,19 +50,20 @@ impl BuildWork {
     }
 }
 
-/// What it is told.
+/// The end by which the thread gets its work.
 #[derive(Default)]
 pub(super) struct Builds(Slot<BuildWork>);
 
 impl Builds {
-    /// Hands it a view of a source that was read then; tells whether it is taken, once it has been worked out. Of a view that another one takes the place of before nothing is told.
+    /// Hands over a view of a source that was read then; tells whether the view is taken, once it has been worked out. Nothing is told of a
+    /// view that a newer one replaces before that.
     pub(super) fn deliver(&self, view: Arc<ClusterView>, read: Now) -> oneshot::Receiver<Result<(), Full>> {
         let (taken, receiver) = oneshot::channel();
         self.0.post(|work| work.view = Some((view, read, taken)));
         receiver
     }
 
-    /// The view that was delivered last, and taken, is as it is still.
+    /// The source confirms the view that was delivered last and taken.
     pub(super) fn confirm(&self, at: Now) {
         self.0.post(|work| work.confirmed = Some(at));
     }
@@ -82,7 +84,7 @@ pub(super) struct Builder {
     /// Nodes of the last view have no place yet: all that are left were given up with it, or with views that are not written either.
     places_wait: bool,
     last: Option<Arc<NewView>>,
-    /// Every view that was delivered and that others may read still: the last of them must be deleted here, not where packets wait.
+    /// Every view that was delivered and that others may still read: the last reference must be dropped here, not where packets wait.
     bin: Vec<Arc<NewView>>,
 }
 
@@ -129,7 +131,7 @@ impl Builder {
             }
             self.places_wait = waiting > 0;
         }
-        // Where places were waited for it is held against nothing: the same nodes may have other places.
+        // A view that waited for places is compared with none: the same nodes may have other places.
         let before = last.as_deref().filter(|_| !waited);
         Ok(self.build(view, read, before))
     }
@@ -139,7 +141,7 @@ impl Builder {
         Epoch(self.last.as_ref().map_or(1, |last| last.epoch.0 + 1))
     }
 
-    /// `before`: what it is held against, and shares with.
+    /// `before`: the view that it is compared with, and shares parts with.
     fn build(&mut self, view: Arc<ClusterView>, read: Now, before: Option<&NewView>) -> Arc<NewView> {
         let policy = Policy { own_node: &self.own, mode: self.mode, answer: self.answer };
         let epoch = self.next();
@@ -162,7 +164,7 @@ impl Builder {
         }
     }
 
-    /// Lets go of views that nobody else has.
+    /// Frees views that nobody else has.
     fn sweep(&mut self) {
         let Some(last) = &self.last else { return };
         let is_kept = |view: &Arc<NewView>| {
@@ -216,7 +218,7 @@ impl Builder {
             && !is_another
             && let Some(last) = self.last.clone()
         {
-            // The same view, of which other ports may have to be exempt.
+            // The same view, of which other ports may be exempt now.
             let again = self.build(Arc::clone(&last.view), last.read, Some(&last));
             inbox.view(again, None);
         }
@@ -231,8 +233,8 @@ pub(super) fn flags_of(view: &ClusterView) -> Vec<(NodeName, NewClaim)> {
     view.flags.iter().map(|flag| (flag.node.clone(), NewClaim::of_file(flag))).collect()
 }
 
-/// Whether anybody else has a part of it that costs in proportion to it. What it shares with the last one is not freed with it. `all`: the views here, which
-/// share parts with each other.
+/// Whether anybody else has a part of the view that costs in proportion to it. A part that is shared with the last view is not freed with
+/// it. `all`: the views here, which share parts with each other.
 fn is_read(view: &NewView, last: &NewView, all: &[Arc<NewView>]) -> bool {
     let is_held = [
         is_held(view, last, all, |view| &view.view),

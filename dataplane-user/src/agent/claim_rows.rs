@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     cluster::SourceName,
-    enforce::{Auto, Claim, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
+    enforce::{Claim, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
     report::{ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
 };
 
@@ -63,7 +63,7 @@ fn claim_row(shown: &ShownClaim, of: SourceName, now: Now) -> ClaimRow {
     // It may have ended since the claims were last looked through.
     let standing = if claim.ended(now) { &Standing::Over } else { standing };
     let withheld_by = match standing {
-        Standing::Withheld(scopes) => scopes.iter().map(ToString::to_string).collect(),
+        Standing::Withheld(scopes) => scopes.iter().map(Into::into).collect(),
         _ => Vec::new(),
     };
     ClaimRow {
@@ -107,7 +107,7 @@ pub(super) fn withheld_rows(withheld: &[Withheld], now: Now) -> Vec<WithheldRow>
         let ago = now.boot.saturating_sub(withheld.since);
         let since = now.wall.checked_sub(ago).unwrap_or(now.wall);
         WithheldRow {
-            scope: withheld.scope.to_string(),
+            scope: (&withheld.scope).into(),
             since: whole_seconds(since),
             until: whole_seconds(since.checked_add(WITHHELD_FOR).unwrap_or(since)),
             counted: withheld.counted,
@@ -115,15 +115,6 @@ pub(super) fn withheld_rows(withheld: &[Withheld], now: Now) -> Vec<WithheldRow>
         }
     };
     withheld.iter().map(row).collect()
-}
-
-/// As `--auto` names it.
-pub(super) fn auto_name(auto: Auto) -> String {
-    match auto {
-        Auto::Off => "off".to_owned(),
-        Auto::Observe => "observe".to_owned(),
-        Auto::Enforce => "enforce".to_owned(),
-    }
 }
 
 /// As `--auto-limit` takes it.
@@ -138,7 +129,7 @@ mod tests {
     use super::*;
     use crate::{
         cluster::FILE,
-        enforce::{ClaimCause, LimitScope},
+        enforce::{Auto, ClaimCause, LimitScope},
     };
 
     fn at(wall: i64, boot: u64) -> Now {
@@ -211,7 +202,7 @@ mod tests {
                 "since": "1970-01-01T00:16:40Z",
                 "until": "1970-01-01T00:17:10Z",
                 "standing": "withheld",
-                "withheld_by": ["all nodes", "zone x", "pool front"],
+                "withheld_by": [{"kind": "all_nodes"}, {"kind": "zone", "name": "x"}, {"kind": "pool", "name": "front"}],
             })
         );
         let told: Vec<_> = rows.iter().map(|row| (row.source.as_str(), row.cause, row.standing)).collect();
@@ -256,7 +247,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(row).unwrap(),
             serde_json::json!({
-                "scope": "zone x",
+                "scope": {"kind": "zone", "name": "x"},
                 "since": "1970-01-01T00:16:40Z",
                 "until": "1970-01-01T00:21:40Z",
                 "counted": 3,
@@ -267,7 +258,10 @@ mod tests {
 
     #[test]
     fn what_is_done_about_automatic_claims_reads_as_on_the_command_line() {
-        assert_eq!([Auto::Off, Auto::Observe, Auto::Enforce].map(auto_name), ["off", "observe", "enforce"]);
+        assert_eq!(
+            [Auto::Off, Auto::Observe, Auto::Enforce].map(|auto| auto.to_string()),
+            ["off", "observe", "enforce"]
+        );
         assert_eq!(share_text(Share::default()), "1/3");
     }
 }

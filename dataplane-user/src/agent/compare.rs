@@ -15,13 +15,13 @@ use crate::{
 
 /// How many times as long as a step it rests after it: with what waking up costs beside it 0.2 % of a processor at most.
 const REST: u32 = 599;
-/// What of verdicts differs is looked at once more so much later: it may have been on its way into the map.
+/// A verdict that differs is looked at again so much later: it may have been on its way into the map.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What comparisons gave, for `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ComparedRow {
-    /// How often all was compared.
+    /// How often everything was compared.
     pub(super) times: u64,
     /// When it was last.
     pub(super) last: Option<Timestamp>,
@@ -118,7 +118,8 @@ impl Comparing {
     fn verdicts(&mut self, first: Option<Differing>, maps: &TableMaps) -> Result<Duration, String> {
         let world = Arc::clone(&self.world.now().held);
         let is_there = self.beat.done() >= world.number;
-        let (nodes, exempt) = (maps.nodes().map_err(chain)?, maps.exempt().map_err(chain)?);
+        let nodes = maps.nodes().map_err(chain)?;
+        let exempt = maps.exempt().map_err(chain)?;
         if !is_there || self.world.now().held.number != world.number {
             // What was told was not all written yet, or is not what is told now.
             self.going = Some(Step::Verdicts(first));
@@ -150,7 +151,7 @@ impl Comparing {
     }
 }
 
-/// What the owner of verdicts is to hold against what it wrote.
+/// What the owner of verdicts is to compare with what it wrote.
 fn found(nodes: Vec<NodeEntry>, exempt: Vec<(PortKey, u32)>) -> Input {
     let nodes = (0..).zip(nodes).filter(|(_, entry)| entry.generation != 0).collect();
     Input::Found { nodes, exempt, whole: true }

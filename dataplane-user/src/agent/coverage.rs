@@ -34,18 +34,18 @@ pub(super) struct Way {
 const MAX_TAGS: usize = 2;
 
 impl Coverage {
-    /// Of routes and devices as they were read; attached to none.
+    /// Coverage by routes and devices as they were read; attached to none.
     pub(super) fn new(map: Arc<RouteMap>, devices: &[Interface]) -> Self {
         let devices = devices.iter().map(|device| (device.ifindex, device.clone())).collect();
         Self { map: Some(map), devices, attached: BTreeSet::new() }
     }
 
-    /// Whether the other says the same of all addresses.
+    /// Whether the other coverage says the same of all addresses.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.has_same_routes(other) && self.devices == other.devices && self.attached == other.attached
     }
 
-    /// Whether both were made of one reading of the routes.
+    /// Whether both were made from one reading of the routes.
     pub(super) fn has_same_routes(&self, other: &Self) -> bool {
         match (&self.map, &other.map) {
             (Some(ours), Some(others)) => Arc::ptr_eq(ours, others),
@@ -57,7 +57,8 @@ impl Coverage {
     /// Indexes of all devices by which packets to a node and its backends may leave.
     pub(super) fn devices_to(&self, node: &Node) -> BTreeSet<u32> {
         let Some(map) = &self.map else { return BTreeSet::new() };
-        let (mut devices, mut last) = (BTreeSet::new(), None);
+        let mut devices = BTreeSet::new();
+        let mut last = None;
         for address in node.all_addresses() {
             let ways = map.ways(address);
             // A node's backends mostly have one range.
@@ -74,7 +75,7 @@ impl Coverage {
         ifindexes.iter().filter_map(|ifindex| Some(self.devices.get(ifindex)?.name.clone())).collect()
     }
 
-    /// Takes note of the devices that we are attached to.
+    /// Notes the devices that we are attached to.
     pub(super) fn set_attached(&mut self, statuses: &[InterfaceStatus]) {
         let attached = statuses.iter().filter(|status| status.tc.is_some());
         self.attached = attached.map(|status| status.ifindex).collect();
@@ -111,7 +112,7 @@ impl Coverage {
     /// The way by which packets to this address leave, where the cut covers it.
     ///
     /// # Errors
-    /// Why there is none, for whoever asks.
+    /// Why there is no covered way, for the reader of `status`.
     pub(super) fn of(&self, address: IpAddr) -> Result<Way, String> {
         match &self.map {
             None => Err("not looked up yet".into()),
@@ -119,8 +120,8 @@ impl Coverage {
         }
     }
 
-    /// The device by which answers of this backend come in, where the cut covers all ways to it that are known. By some way that is not known (a wrapped route)
-    /// packets may leave uncovered; its clients are challenged all the same, since most of what they send is cut.
+    /// The device by which answers of this backend come in, where the cut covers all known ways to it. Packets may leave uncovered by a way
+    /// that is not known (a wrapped route). The backend's clients are challenged all the same, since most of what they send is cut.
     pub(super) fn entry(&self, backend: IpAddr) -> Option<u32> {
         let ways = self.map.as_ref()?.ways(backend);
         let known = Ways { unknown: None, ..Ways::clone(ways) };
@@ -170,7 +171,7 @@ impl Coverage {
         Ok(Way { device: main, attached: self.attached_below(main).unwrap_or(main) })
     }
 
-    /// Who takes packets from this device to another one, past the stack, so that what the cut sees there is not all that leaves.
+    /// The one that takes packets from this device to another one, past the stack, so that the cut does not see all that leaves.
     fn handed_to(&self, device: u32) -> Option<&'static str> {
         let device = self.devices.get(&device)?;
         match device.name.as_str() {

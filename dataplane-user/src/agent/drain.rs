@@ -1,4 +1,4 @@
-//! Takes flagged nodes out of IPVS: a thread of its own, since the kernel may take its time.
+//! Drains flagged nodes from IPVS: a thread of its own, since the kernel may take its time.
 mod ending;
 mod opening;
 mod rows;
@@ -38,25 +38,25 @@ use rows::{node_row, note};
 
 /// Longest time between two looks at what is flagged, and at the lease.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long to wait where something is in the way: IPVS is not loaded, another process has the ledger, the kernel refuses to answer.
+/// How long to wait before a step is tried again: IPVS is not loaded, another process has the ledger, the kernel refuses to answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How soon to look whether the lease is renewed of which nothing was drained.
+/// How soon to look again whether the lease is renewed, while nothing is drained.
 const LAPSED: Duration = Duration::from_millis(20);
 
-/// What whoever drains is given.
+/// What the thread that drains is given.
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) sight: Sight,
     pub(super) beat: Arc<Beat>,
-    /// What it is told, and what it tells.
+    /// What the thread is told, and what it tells.
     pub(super) bell: Arc<Bell>,
-    /// What was deleted is remembered there, for packets on their way.
+    /// Deleted flows are remembered there, for packets on their way.
     pub(super) rescue: Arc<RescueState>,
     /// Who lists conntrack.
     pub(super) reader: Reader,
 }
 
-/// The thread. Dropping this ends it; what was taken is restored before that returns, unless another agent takes over.
+/// The thread. Dropping this ends it. Before that returns, what was drained is restored, unless another agent takes over.
 pub(super) struct Draining {
     sight: Sight,
     bell: Arc<Bell>,
@@ -75,7 +75,7 @@ impl Draining {
 
 impl Drop for Draining {
     fn drop(&mut self) {
-        // Without it nobody goes on.
+        // Without this thread the agent ends.
         self.crew.end();
         let leave = self.sight.world().held.handed_over;
         self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
@@ -87,24 +87,24 @@ struct Work {
     given: Given,
     opening: Opening,
     drive: Option<Drive<Kernel, Ledgers>>,
-    /// Nobody has looked yet whether an earlier agent left something.
+    /// It was not looked yet whether an earlier agent left something.
     first: bool,
     view: Arc<ClusterView>,
     addresses: Arc<VirtualAddresses>,
-    /// When its source last said that it is as that has it.
+    /// When the source last confirmed the view.
     confirmed: Duration,
-    /// The plan has not been told what kube-proxy wants by that view.
+    /// The plan was not told yet what kube-proxy wants by that view.
     unseen: bool,
     flagged: Vec<Flagged>,
-    /// What was wrong with what an earlier agent left.
+    /// What was wrong with the ledger of an earlier agent.
     inherited: Option<String>,
     problem: Option<String>,
     changes: u64,
-    /// How the kernel was set when that was last looked at.
+    /// How the kernel was set at the last look.
     ground: Ground,
-    /// What was drained has lapsed: nothing more is.
+    /// What was drained has lapsed: nothing more is drained.
     lapsed: bool,
-    /// Something was looked at or done that has not been told.
+    /// Something was looked at or done that was not told yet.
     news: bool,
     told: Option<Instant>,
 }
@@ -112,7 +112,8 @@ struct Work {
 impl Work {
     fn new(given: Given) -> Self {
         let world = given.sight.world();
-        let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
+        let view = Arc::clone(&world.view);
+        let addresses = Arc::clone(&world.addresses);
         Self {
             ground: ground(world.held.mode == Mode::Enforce),
             opening: Opening {
@@ -157,7 +158,7 @@ impl Work {
         }
     }
 
-    /// Notes what is in the way; the log is told when it is something new.
+    /// Notes a problem. The log is told of each new one.
     fn fail(&mut self, problem: Option<String>) {
         self.news |= problem != self.problem;
         if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
@@ -170,7 +171,7 @@ impl Work {
         self.problem = problem;
     }
 
-    /// One look at what is flagged and at the tables; gives when to come again.
+    /// One look at flagged nodes and at the tables; returns the time to the next one.
     fn step(&mut self) -> Result<Duration, String> {
         self.given.beat.drain_lives(monotonic_ns());
         let changed = self.look();
@@ -190,7 +191,8 @@ impl Work {
         let busy = !drive.machine.is_empty();
         if flagged || busy || drive.machine.remembers() {
             if std::mem::take(&mut self.unseen) {
-                let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+                let view = Arc::clone(&self.view);
+                let addresses = Arc::clone(&self.addresses);
                 drive.machine.set_wanted(WantedDestinations::new(
                     view,
                     addresses,
@@ -235,7 +237,7 @@ impl Work {
         Ok(due(drive).unwrap_or(LOOK).clamp(Duration::from_millis(1), LOOK))
     }
 
-    /// Whether tables are changed from now on, or it is only planned what would be. True where that is news.
+    /// Sets whether tables are changed from now on, or changes are only planned. True where that is new.
     fn turn(&mut self, enforce: bool) -> bool {
         let turned = std::mem::replace(&mut self.ground.enforce, enforce) != enforce;
         if let Some(drive) = self.drive.as_mut().filter(|_| turned) {
@@ -244,19 +246,19 @@ impl Work {
         turned
     }
 
-    /// Learns who is flagged. True where that is news.
+    /// Learns which nodes are flagged. True where that is new.
     fn look(&mut self) -> bool {
-        // First: it is of the view that the snapshot has, or that one was read later.
+        // Read first: the confirmation is of the snapshot's view, or the view was read later.
         let confirmed = self.given.beat.confirmed();
-        // Where something else forwards, the tables are others': what an earlier agent drained is restored.
+        // Where something else forwards, the tables belong to others: what an earlier agent drained is restored.
         let world = self.given.sight.world();
         self.confirmed = Duration::from_nanos(confirmed.max(world.loaded.mono));
         let turned = self.turn(world.held.mode == Mode::Enforce);
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
-        // In observe mode it is planned what would be done.
+        // In observe mode the changes are only planned.
         let observed = world.observed().filter(|_| !self.ground.enforce);
-        // A claim may be over that the owner of verdicts has not come to yet.
+        // A claim may be over, though the owner of verdicts has not handled its end yet.
         let flagged = world.enforced().chain(observed).filter(|(name, _)| ours && world.holds(name, now));
         let since = flagged.map(|(name, bearer)| (name.clone(), bearer.challenge_since));
         let challenge_since: BTreeMap<NodeName, u64> = since.collect();
@@ -289,7 +291,7 @@ impl Work {
         true
     }
 
-    /// Opens the tables and the ledger where there is something to do. False where there is not, or where it must wait.
+    /// Opens the tables and the ledger where there is something to do. False where there is nothing, or where the thread must wait.
     fn open(&mut self) -> Result<bool, anyhow::Error> {
         let run_dir = &self.given.sight.settings.run_dir;
         if self.first && Ledger::is_empty(run_dir)? {
@@ -306,7 +308,7 @@ impl Work {
                     let aside = aside.display();
                     tracing::warn!(
                         event = "ledger-put-aside",
-                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to restore; it is exempt as {aside}"
+                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to restore; it is kept as {aside}"
                     );
                 }
                 ledger.rewrite(&BTreeMap::new())?;
@@ -323,7 +325,7 @@ impl Work {
             "verdicts are not renewed, so nothing can be drained that lapses with them"
         );
         let beat = Arc::clone(&self.given.beat);
-        // Large tables are read for longer than a minute: it is said meanwhile that this thread lives.
+        // Large tables are read for longer than a minute. Meanwhile this thread gives signs of life.
         let alive = Box::new(move || beat.drain_lives(monotonic_ns()));
         let Some((ledgers, loaded)) =
             Ledgers::open(run_dir, pin_dir, self.given.sight.settings.guard, alive)?
@@ -344,7 +346,8 @@ impl Work {
         self.news = true;
         self.ground = ground(self.ground.enforce);
         let mut machine = Drain::new(self.ground, loaded.entries);
-        let (view, addresses) = (Arc::clone(&self.view), Arc::clone(&self.addresses));
+        let view = Arc::clone(&self.view);
+        let addresses = Arc::clone(&self.addresses);
         machine.set_wanted(WantedDestinations::new(view, addresses, &self.given.sight.own_node));
         machine.set_flagged(&self.flagged, Duration::from_nanos(monotonic_ns()));
         self.drive = Some(Drive::new(machine, kernel, ledgers));
@@ -352,7 +355,7 @@ impl Work {
         Ok(true)
     }
 
-    /// The tables do not answer: another socket, or none where IPVS is not loaded any more.
+    /// The tables do not answer: opens another socket, or none where IPVS is not loaded any more.
     fn reopen(&mut self, error: &ipvs::Error) {
         let Some(drive) = &mut self.drive else { return };
         match self.opening.again(error) {
@@ -372,7 +375,7 @@ impl Work {
         self.given.beat.set_drains(false);
     }
 
-    /// The lease has lapsed, or somebody removed the ledger: nothing that was believed holds. Gives when to come again.
+    /// The lease has lapsed, or somebody removed the ledger: no earlier reading holds. Returns the time to the next look.
     fn lapsed(&mut self) -> Duration {
         self.news = true;
         match &mut self.drive {
@@ -386,7 +389,7 @@ impl Work {
         LAPSED
     }
 
-    /// Where there are news, and now and then: others load IPVS and set its switches.
+    /// Tells the status where there is news, and now and then: others load IPVS and set its switches.
     fn tell(&mut self) {
         let news = std::mem::take(&mut self.news);
         if !news && self.told.is_some_and(|told| told.elapsed() < LOOK) {
@@ -412,7 +415,7 @@ impl Work {
             },
             nodes: report.into_iter().map(|(name, report)| (name, node_row(report))).collect(),
         };
-        // A new one tells packets that wait that the tables were looked at.
+        // A new set tells waiting packets that the tables were looked at.
         let balanced = || self.drive.as_ref().map(|drive| drive.machine.balanced()).unwrap_or_default();
         let balanced = news.then(|| Arc::new(balanced()));
         let mut board = self.given.bell.board();
@@ -428,7 +431,7 @@ impl Work {
 fn inherited(loaded: &Loaded) -> Option<String> {
     match (&loaded.aside, loaded.problem, loaded.damaged) {
         (Some(aside), Some(problem), _) => Some(format!(
-            "the ledger of an earlier agent {problem}: what that one drained is not restored; it is exempt as {}",
+            "the ledger of an earlier agent {problem}: what that one drained is not restored; it is kept as {}",
             aside.display()
         )),
         (None, _, lines) if lines > 0 => Some(format!("{lines} lines of the ledger could not be read")),

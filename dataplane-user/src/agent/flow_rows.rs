@@ -11,11 +11,11 @@ use super::{chain::chain, reader::Reader, refusals::not_found, world::World};
 use crate::{
     cluster::{Backends, ClusterView, Protocol, Service},
     conntrack::{Flow, of_backends},
-    report::{ErrorKind, Failure, FlowFilter, FlowRow, Flows, ServiceFilter},
+    report::{ErrorKind, Failure, FlowFilter, FlowList, FlowRow, ServiceFilter},
 };
 
 /// The flows to backends, of one node or of all, that are asked for.
-pub(super) fn flows(world: &World, reader: &Reader, filter: &FlowFilter) -> Result<Flows, Failure> {
+pub(super) fn flows(world: &World, reader: &Reader, filter: &FlowFilter) -> Result<FlowList, Failure> {
     let view = &world.view;
     let only = filter.node.as_deref();
     if let Some(name) = only.filter(|name| view.node(name).is_none()) {
@@ -41,7 +41,7 @@ pub(super) fn flows(world: &World, reader: &Reader, filter: &FlowFilter) -> Resu
         notes.push(format!("{} more flows are not listed (--limit {limit})", flows.len() - limit));
         flows.truncate(limit);
     }
-    Ok(Flows { flows, notes })
+    Ok(FlowList { items: flows, notes })
 }
 
 /// The Service that is asked for by its name.
@@ -66,7 +66,7 @@ fn is_wanted(filter: &FlowFilter, service: Option<&Service>, row: &FlowRow) -> b
     filter.backend.is_none_or(|backend| backend.has(row.backend))
         && at.is_none_or(|at| at.has(row.service))
         && service.is_none_or(|service| goes_through(service, row))
-        && filter.protocol.is_none_or(|protocol| protocol.to_string() == row.protocol)
+        && filter.protocol.is_none_or(|protocol| row.protocol == Some(protocol))
 }
 
 /// Whether a flow was addressed to the Service: at a virtual address, at a node port, or at an endpoint where it is headless. A node port is open at all of a
@@ -77,7 +77,7 @@ fn goes_through(service: &Service, row: &FlowRow) -> bool {
     let is_virtual = virtual_addresses.into_iter().flatten().any(|address| *address == to.ip());
     let has_endpoint = |port, at| service.endpoints.iter().any(|one| service.socket(port, one) == Some(at));
     service.ports.iter().enumerate().any(|(index, port)| {
-        port.protocol.to_string() == row.protocol
+        row.protocol == Some(port.protocol)
             && (is_virtual && port.port == to.port()
                 || port.node_port == Some(to.port()) && to != row.backend && has_endpoint(index, row.backend)
                 || service.is_headless() && has_endpoint(index, to))
@@ -87,13 +87,13 @@ fn goes_through(service: &Service, row: &FlowRow) -> bool {
 fn flow_row(flow: &Flow, node: &str) -> FlowRow {
     let end = |addr: Addr, port| SocketAddr::new(IpAddr::from(addr), port);
     FlowRow {
-        protocol: Protocol::of(flow.orig.protocol)
-            .map_or_else(|| flow.orig.protocol.to_string(), |protocol| protocol.to_string()),
+        protocol: Protocol::of(flow.orig.protocol),
+        protocol_number: flow.orig.protocol,
         client: end(flow.orig.src, flow.orig.src_port),
         service: end(flow.orig.dst, flow.orig.dst_port),
         backend: flow.backend(),
         node: node.to_owned(),
-        state: flow.tcp.map(|state| format!("{state:?}")),
+        state: flow.tcp.map(Into::into),
         zone: flow.zone.map_or(0, |zone| zone.id()),
         timeout_seconds: flow.timeout,
     }
@@ -126,7 +126,8 @@ services:
 
     fn row(protocol: &str, service: &str) -> FlowRow {
         FlowRow {
-            protocol: protocol.to_owned(),
+            protocol: protocol.parse().ok(),
+            protocol_number: 0,
             client: "10.0.0.9:4000".parse().unwrap(),
             service: service.parse().unwrap(),
             backend: "10.1.1.1:8080".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! What is done about a node's flows once it is cut: whose clients are to be challenged, and what came of it.
+//! What is done about a node's flows once it is cut: whose clients are challenged, and the outcome.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +14,10 @@ use crate::{
     report::{ChallengeRow, StaleRow},
 };
 
-/// What came of a round; `None` where there was no point in challenger.
+/// The outcome of a round; `None` where there was no point in a challenge.
 pub(super) type Outcome = Option<ChallengeRow>;
 
-/// The memory of whoever challenges idle clients. Nothing else is locked under its lock.
+/// The memory of the rounds of challenges. No other lock is taken while this one is held.
 #[derive(Default)]
 pub(super) struct FollowUp {
     memory: Mutex<Memory>,
@@ -25,15 +25,15 @@ pub(super) struct FollowUp {
 
 #[derive(Default)]
 struct Memory {
-    /// Whose names stand below.
+    /// The nodes whose names stand below.
     members: Members,
-    /// Who was cut when it was last looked at.
+    /// The nodes that were cut at the last look.
     cut: Bearers,
-    /// For each node that is cut: only rounds that begin from then on (CLOCK_MONOTONIC, ns) ask for all that is, and one has been begun.
+    /// By cut node: only rounds that begin from then on (CLOCK_MONOTONIC, ns) challenge all that is cut, and one has been begun.
     begun: BTreeMap<NodeName, u64>,
     /// Nodes that the cut reaches better than when their clients were challenged.
     again: BTreeSet<NodeName>,
-    /// Requests that wait for a round, which is begun once the node is cut.
+    /// Requests that wait for a round. The round begins once the node is cut.
     requests: BTreeMap<NodeName, Vec<oneshot::Sender<Outcome>>>,
     challenged: BTreeMap<NodeName, ChallengeRow>,
     stale: BTreeMap<NodeName, StaleRow>,
@@ -43,7 +43,7 @@ struct Memory {
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) node: NodeName,
-    /// Who challenged for it; nobody where the node was cut, or is cut better, without a request.
+    /// Who requested it; nobody where the node was cut, or is cut better, without a request.
     pub(super) requests: Vec<oneshot::Sender<Outcome>>,
 }
 
@@ -52,7 +52,8 @@ impl FollowUp {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to have the node cut: gives the outcome of the round that follows. To be called before, so that no other round comes first.
+    /// A request is about to have the node cut: returns the outcome of the round that follows. Call it before the cut, so that no other
+    /// round comes first.
     pub(super) fn request(&self, node: &NodeName) -> oneshot::Receiver<Outcome> {
         let (outcome, receiver) = oneshot::channel();
         self.memory().requests.entry(node.clone()).or_default().push(outcome);
@@ -64,11 +65,11 @@ impl FollowUp {
         self.memory().again.extend(nodes);
     }
 
-    /// Rounds that are to begin now, where all that `world` says is cut is in the maps.
+    /// Rounds that are to begin now, where the maps have all that `world` says is cut.
     pub(super) fn due(&self, world: &World) -> Vec<Round> {
         let mut memory = self.memory();
         let Memory { members, cut, begun, again, requests, challenged, stale } = &mut *memory;
-        // Not with each view: there may be as many names as nodes, and requests come through this thread.
+        // Not with each view: there may be as many names as nodes, and this thread also handles requests.
         if !world.has_members(members) {
             *members = world.members();
             // Names may come and go for ever.
@@ -82,7 +83,8 @@ impl FollowUp {
         nodes.extend(reached.iter().cloned());
         nodes.extend(requests.keys().cloned());
         *cut = now.clone();
-        // Whoever challenged has gone, and the flag with it, or it was refused. Of those who have gone one is enough for a round.
+        // The requester has gone, and the flag with it, or the request was refused. Of the requesters that have gone, one is enough for a
+        // round.
         requests.retain(|node, waiting| {
             let mut keeps_closed = world.is_claimed(node);
             waiting.retain(|outcome| !outcome.is_closed() || std::mem::take(&mut keeps_closed));
@@ -102,17 +104,17 @@ impl FollowUp {
                 rounds.push(Round { node, requests });
             }
         }
-        // Where what would be cut is only counted nobody is challenged, and whoever waits learns that now.
+        // In observe mode nobody is challenged, and whoever waits learns that now.
         requests.retain(|node, _| !world.observes(node));
         rounds
     }
 
-    /// What came of the last round.
+    /// Notes the outcome of the last round.
     pub(super) fn note_challenged(&self, node: &NodeName, row: ChallengeRow) {
         self.memory().challenged.insert(node.clone(), row);
     }
 
-    /// What was deleted that was stale to a node.
+    /// Notes which stale flows of a node were deleted.
     pub(super) fn note_stale(&self, node: &NodeName, change: impl FnOnce(&mut StaleRow)) {
         change(self.memory().stale.entry(node.clone()).or_default());
     }
@@ -239,11 +241,11 @@ mod tests {
             request.send(Some(ChallengeRow::default())).unwrap();
         }
         assert_eq!(waits.try_recv(), Ok(Some(ChallengeRow::default())));
-        // One that is cut already is challenged about again, for all who want it together.
+        // A node that is cut already is challenged again, once for all who want it.
         let both = [follow_up.request(&"b".into()), follow_up.request(&"b".into())];
         assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 2)]));
         drop(both);
-        // Whoever does not wait has it challenged about all the same; one that was refused is forgotten.
+        // A requester that does not wait gets its round all the same; a refused request is forgotten.
         drop(follow_up.request(&"b".into()));
         drop(follow_up.request(&"c".into()));
         assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 1)]));

@@ -1,4 +1,4 @@
-//! The rounds of challenger idle clients.
+//! The rounds in which idle clients are challenged.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ use crate::{
     report::ChallengeRow,
 };
 
-/// How long a round waits at most until devices are looked at: who looks may stand still, and other nodes' clients wait too.
+/// How long a round waits at most until devices are looked at. The looking thread may stand still, and other nodes' clients wait too.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// What it takes to challenge idle clients.
@@ -43,17 +43,17 @@ pub(super) struct Challenger {
     pub(super) sight: Sight,
     pub(super) beat: Arc<Beat>,
     pub(super) injector: Injector,
-    /// Whom to ask, and what came of it.
+    /// Whose clients to challenge, and the outcome.
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) bells: Bells,
     pub(super) stale_flows: StaleFlows,
     pub(super) reader: Reader,
 }
 
-/// What came of it, by node; nothing of those where there was no point in challenger.
+/// The outcome by node. A node is missing where there was no point in a challenge.
 type Rows = BTreeMap<NodeName, ChallengeRow>;
 
-/// Begins all rounds that wait, again and again, and tells who challenged for them what came of it; see [`ask`].
+/// Runs all rounds that wait, again and again, and tells the outcome to those who requested it; see [`challenge`].
 async fn work(challenger: Arc<Challenger>, rounds: Arc<Rounds>, of: Of, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     while let Some(waiting) = next(&rounds, of, &stop).await {
@@ -71,12 +71,12 @@ async fn next(rounds: &Rounds, of: Of, stop: &CancellationToken) -> Option<Vec<R
 }
 
 impl Challenger {
-    /// Blocking, a second or so; where there are many clients, as long as it takes to ask them.
+    /// Blocking, for a second or so; with many clients, as long as it takes to challenge them.
     fn carry_out(&self, rounds: Vec<Round>) {
         let begun = monotonic_ns();
         let nodes: BTreeSet<NodeName> = rounds.iter().map(|round| round.node.clone()).collect();
         if nodes.contains(&self.sight.own_node) {
-            // The devices of its pods are attached only while it bears a flag, which the source may just have given it.
+            // The devices of the own node's pods are attached only while it bears a flag, which the source may just have given it.
             self.bells.looks.look(LOOK);
         }
         let begun_to_delete = self.stale_flows.begin(&nodes);
@@ -95,12 +95,12 @@ impl Challenger {
             self.stale_flows.before_challenge(begun, datagrams.as_deref());
         }
         drop(datagrams);
-        // No newer than what the first questions go by: a device that is attached while these are challenged counts as come since.
+        // Coverage is no newer than what the first challenges go by: a device that is attached meanwhile counts as new.
         let reached = Arc::clone(&self.sight.world().coverage);
         let mut rows =
             to_challenge.map(|to_challenge| to_challenge.challenge(self, start, clients)).unwrap_or_default();
         rows.extend(challenge_where_reached_late(self, &rows, &reached));
-        // The drain deletes their connections from now on.
+        // The drain deletes the nodes' connections from now on.
         for node in rows.keys() {
             self.bells.drain.challenged(node, begun);
         }
@@ -109,19 +109,20 @@ impl Challenger {
         }
         for Round { node, requests } in rounds {
             for request in requests {
-                // Whoever challenged may have gone.
+                // Whoever requested the round may have gone.
                 let _gone = request.send(rows.get(&node).cloned());
             }
         }
     }
 }
 
-/// Whether conntrack may have entries of TCP that are the node's: what was cut since then made none that lasts.
+/// Whether conntrack may have TCP entries of the node. A flow that began after the cut has left no lasting entry.
 fn may_have_tcp(row: &ChallengeRow) -> bool {
     row.listed > row.skipped_not_tcp || row.problem.is_some()
 }
 
-/// Asks again where a device was missing that is there now: behind this the entries are deleted, and whoever was not challenged hears nothing any more.
+/// Challenges again where a device was missing that is attached now. The entries are deleted after this, and a client that was not
+/// challenged gets no answer any more.
 fn challenge_where_reached_late(challenger: &Challenger, rows: &Rows, before: &Coverage) -> Rows {
     let mut late: BTreeSet<NodeName> =
         rows.iter().filter(|(_, row)| row.unreachable > 0).map(|(node, _)| node.clone()).collect();
@@ -139,8 +140,8 @@ fn challenge_where_reached_late(challenger: &Challenger, rows: &Rows, before: &C
     to_challenge.challenge(challenger, start, listed)
 }
 
-/// Asks the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or that the cut reaches better
-/// than before, until the agent ends.
+/// Challenges the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or
+/// that the cut reaches better than before, until the agent ends.
 pub(super) async fn follow(challenger: Challenger, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let challenger = Arc::new(challenger);
@@ -155,7 +156,7 @@ pub(super) async fn follow(challenger: Challenger, crew: Crew) -> anyhow::Result
         }
         let world = challenger.sight.world();
         if world.held.number > challenger.beat.done() {
-            // It is about to be in the maps, and rung again then.
+            // The change is about to be in the maps; the bell is rung again then.
             continue;
         }
         for round in challenger.follow_up.due(&world) {
@@ -183,7 +184,7 @@ struct ToChallenge {
 }
 
 impl ToChallenge {
-    /// Those of these nodes that are cut and have any; `None` where there are none.
+    /// Those of these nodes that are cut and have backends; `None` where there are none.
     fn of(challenger: &Challenger, names: &BTreeSet<NodeName>) -> Option<Self> {
         if pointless(&challenger.sight).is_some() {
             return None;
@@ -192,7 +193,7 @@ impl ToChallenge {
         let exemptions = world.exemptions();
         let mut nodes: Vec<NodeName> = Vec::new();
         let mut backends = Backends::new();
-        // A flag may be gone by the time of its turn.
+        // A flag may be gone by the time of its round.
         for name in names.iter().filter(|name| world.enforces(name)) {
             if add_backends(&mut backends, &world.view, name, &exemptions, nodes.len()) {
                 nodes.push(name.clone());
@@ -206,7 +207,7 @@ impl ToChallenge {
         of_backends(&self.backends, None)
     }
 
-    /// Asks all clients of what was listed since `start`, and keeps the outcome for `status`. Blocking, a second or so.
+    /// Challenges all clients in what was listed since `start`, and notes the outcome for `status`. Blocking, for a second or so.
     fn challenge(
         self,
         challenger: &Challenger,
@@ -239,7 +240,7 @@ impl ToChallenge {
     }
 }
 
-/// Says and keeps what came of challenger about a node, and has it challenged about again where more of it is reached by now.
+/// Logs and notes the outcome for a node. Has the node challenged again where more of it is reached by now.
 fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &ChallengeRow, reached: &Coverage) {
     let node = name.as_str();
     match &row.problem {
@@ -270,10 +271,10 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
     challenger.follow_up.note_challenged(name, row.clone());
 }
 
-/// The sweep's view of the agent.
+/// What a round of challenges sees of the agent.
 struct Ground<'a> {
     challenger: &'a Challenger,
-    /// Those that it asks about, in its order.
+    /// The challenged nodes, in the challenge's order.
     nodes: &'a [NodeName],
     coverage: Arc<Coverage>,
     failed: Option<String>,
@@ -281,7 +282,7 @@ struct Ground<'a> {
 
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
-        // As the backend's own packets come in: by the VLAN device, also where the one below it is attached.
+        // As the backend's own packets come in: by the VLAN device, even where the device below it is attached.
         let ifindex = self.coverage.entry(backend.into())?;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }

@@ -16,7 +16,7 @@ pub(super) fn left_out_rows(view: &ClusterView) -> impl Iterator<Item = LeftOutR
     })
 }
 
-/// What whoever flags the node is told.
+/// The warning for an operator who flags the node.
 pub(super) fn left_out_warning(node: &Node) -> Option<String> {
     let first = node.left_out.first()?;
     Some(format!(
@@ -26,7 +26,7 @@ pub(super) fn left_out_warning(node: &Node) -> Option<String> {
     ))
 }
 
-/// Says it where other nodes have such than before.
+/// Logs them where other nodes have them than before.
 pub(super) fn tell(before: Option<&ClusterView>, view: &ClusterView) {
     fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
         view.nodes.iter().filter(|node| !node.left_out.is_empty()).map(|node| &node.name)

@@ -1,4 +1,4 @@
-//! The thread that puts into words what the owner of verdicts has to say to the log: flags do not wait for that.
+//! The thread that words the log lines of the owner of verdicts: flags do not wait for that.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -15,7 +15,7 @@ const MOST: usize = 4096;
 pub(super) enum Line {
     /// What happened.
     Event(Event),
-    /// What is drained from IPVS cannot be held, and why.
+    /// The lease of what is drained from IPVS cannot be renewed, and why.
     Lease(String),
     /// So many lines were lost: there were more than could be put into words.
     Lost(u64),

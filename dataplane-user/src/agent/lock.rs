@@ -18,7 +18,7 @@ use crate::ledger;
 /// Why this process may not be the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another one is.
+    /// Another process is the agent.
     #[error(
         "an agent{} runs on this node already ({} is locked); {advice}",
         pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
@@ -29,7 +29,7 @@ pub enum LockError {
         path: PathBuf,
         /// The other's process id, where its file says so.
         pid: Option<i32>,
-        /// What to do about it.
+        /// What the operator can do.
         advice: &'static str,
     },
     /// The run folder cannot be used.
@@ -55,7 +55,7 @@ impl LockError {
     }
 }
 
-/// The right to be this node's agent. Given up when it is dropped, or when the process ends in whatever way.
+/// The right to be this node's agent. It ends when this is dropped, or when the process ends in any way.
 #[derive(Debug)]
 pub struct Lock {
     file: Flock<File>,
@@ -72,7 +72,7 @@ fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> LockError {
     move |source| LockError::Folder { path, what, source }
 }
 
-/// Sees to it that a run folder which is there is this user's own, and closed to others.
+/// Makes sure that an existing run folder is this user's own, and closed to others.
 ///
 /// # Errors
 /// Where it is not, or others use it too.
@@ -133,7 +133,7 @@ impl Lock {
         }
     }
 
-    /// Whether its file is still the one in that folder: who finds another one there does not find it locked.
+    /// Whether its file is still the one in that folder. A process that finds another file there does not find it locked.
     pub fn is_in(&self, run_dir: &Path) -> bool {
         let there = fs::metadata(run_dir.join("agent.lock"));
         let is_ours = |there: &Metadata| {

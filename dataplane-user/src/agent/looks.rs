@@ -1,4 +1,4 @@
-//! Looks at devices and routes: one task has them, and whoever needs one asks for it and waits.
+//! Looks at devices and routes: one task makes them, and whoever needs one asks for it and waits.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -42,7 +42,7 @@ impl Looks {
         number
     }
 
-    /// Asks for one, and waits until it is over, so long at most: who looks may stand still. Blocking.
+    /// Asks for a look and waits until it is over, so long at most: the task may stand still. Blocking.
     pub(super) fn look(&self, longest: Duration) {
         let number = self.ask();
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Follows how kube-proxy forwards, and what does so in its place.
+//! Follows how kube-proxy forwards, and what forwards in its place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,10 +8,10 @@ use crate::{
     proxy::{Facts, Judgement, ProxyChoice, Replacement, Said},
 };
 
-/// How often to look how kube-proxy forwards: at boot it comes after the agent, and it may be set up anew.
+/// How often to look how kube-proxy forwards: at boot kube-proxy comes after the agent, and it may be set up anew.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Who looks, and what it remembers.
+/// The look at kube-proxy, and what it remembers.
 #[derive(Default)]
 pub(super) struct Look {
     /// What kube-proxy said last of its mode.
@@ -80,7 +80,7 @@ impl Following {
         if *world.proxy != judgement {
             let mode = judgement.mode;
             self.published.change(|world| world.proxy = Arc::new(judgement));
-            // What must be exempt depends on it.
+            // The exemptions depend on the mode.
             self.builds.set_mode(mode);
             self.bells.ring();
         }

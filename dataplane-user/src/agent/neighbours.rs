@@ -88,20 +88,12 @@ fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
 
 fn rows(sight: &Sight, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
     let coverage = Arc::clone(&sight.world().coverage);
-    let text = |holding: Holding| match holding {
-        Holding::Held => "held: packets reach the cut even if its link is down",
-        Holding::Fixed => "needs no help",
-        Holding::NotTheNode => "a router, left alone: if it fails, packets die there",
-        Holding::Unknown => {
-            "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
-        }
-    };
     report
         .iter()
         .map(|(hop, &holding)| NeighbourRow {
             interface: coverage.name(hop.ifindex),
             address: hop.address,
-            state: text(holding).to_owned(),
+            state: holding.into(),
             dies_before_the_cut: holding == Holding::Unknown,
         })
         .collect()

@@ -30,19 +30,19 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    dataplane::{self, Attach, InterfaceStatus, TcMode, XdpState, XdpStatus, interfaces, route},
+    dataplane::{self, Attach, InterfaceStatus, interfaces, route},
     enforce::Input,
     flags::now,
     report::{InterfaceRow, ProgramRow},
     routes::Blocks,
 };
 
-/// How often devices are looked at without any event: programs of others come and go without one.
+/// How often devices are looked at without any event: other programs come and go without one.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Quiet time after an event: many come at once.
 const SETTLE: Duration = Duration::from_millis(100);
-/// A look costs in proportion to devices, routes and a view that changed: at most one part in this many of the time goes into it, but for
-/// clusters so large that devices would be followed too late.
+/// A look costs in proportion to devices, routes and a view that changed. At most one part in this many of the time goes into looks, except
+/// in clusters so large that devices would be followed too late.
 const SHARE: u32 = 20;
 /// Longest pause.
 const LATEST: Duration = Duration::from_secs(5);
@@ -56,11 +56,11 @@ impl Drop for Ends {
     }
 }
 
-/// What whoever looks is given.
+/// What the task that looks is given.
 pub(super) struct Routes {
     pub(super) devices: Attach,
     pub(super) sight: Sight,
-    /// Where it makes known which device leads to which backend.
+    /// Where the task makes known which device leads to which backend.
     pub(super) published: Arc<Published>,
     /// Told where the cut reaches more than before.
     pub(super) follow_up: Arc<FollowUp>,
@@ -106,7 +106,7 @@ pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
     }
 }
 
-/// What came meanwhile is one look's matter. Where they go on to come, that look does not wait for them.
+/// One look serves all events that came meanwhile. It does not wait for further events.
 async fn drain(changes: &mut route::Changes, blocks: &Blocks) {
     let end = tokio::time::Instant::now() + SETTLE;
     while tokio::time::Instant::now() < end {
@@ -190,7 +190,7 @@ impl Looking {
         let world = self.ours.sight.world();
         let own = own || world.is_claimed(&self.ours.sight.own_node);
         let devices = interfaces::list().map_err(text)?;
-        // Devices of this node's own pods see all that goes in and out there: only while it bears a flag.
+        // Devices of the own node's pods see all traffic of these pods: they are attached only while the node bears a flag.
         let skipped = world.view.index(&self.ours.sight.own_node).filter(|_| !own);
         let routes = match self.routing.look(&world.view, &devices) {
             Ok(routes) => routes,
@@ -263,7 +263,8 @@ impl Looking {
         let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
         let InterfaceChoice { names: named, auto } = &sight.settings.interfaces;
         if attach.is_staged() {
-            // Devices are about to be switched to maps that were just filled: verdicts must be in them by then. Nobody who owns verdicts waits for the tables.
+            // Devices are about to be switched to maps that were just filled: verdicts must be in the maps by then. The owner of verdicts
+            // does not wait for the tables.
             let _ending = verdicts.settled().blocking_recv();
         }
         let mut wanted = named.clone();
@@ -292,7 +293,7 @@ fn text(error: dataplane::Error) -> String {
     error.to_string()
 }
 
-/// Nodes that are cut with backends that the cut did not reach until now: their clients have not been asked.
+/// Cut nodes with backends that the cut did not reach until now: the clients of these are not challenged yet.
 fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
     let more = |name: &&NodeName| {
         world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &world.coverage))
@@ -303,8 +304,8 @@ fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
 /// Tells the log when backends cease to be covered, or more of them than before, and when all are again.
 fn tell_uncovered(sight: &Sight, before: usize, count: usize) {
     if count > before {
-        let (_, examples) = rows::uncovered(&sight.world(), &sight.own_node);
-        let first = examples.first();
+        let found = rows::Covered::of(&sight.world(), &sight.own_node);
+        let first = found.examples.first();
         let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
         tracing::warn!(
             event = "backends-uncovered",
@@ -323,10 +324,14 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
     if before == Some(row) {
         return;
     }
-    let (interface, ifindex) = (&row.name, row.ifindex);
+    let interface = &row.name;
+    let ifindex = row.ifindex;
     match (&row.error, &row.tc) {
         (Some(error), _) => tracing::error!(event = "attach-failed", interface, error, "not attached"),
-        (None, tc) => tracing::info!(event = "attached", interface, ifindex, tc, xdp = row.xdp, "attached"),
+        (None, tc) => {
+            let tc = tc.map(tracing::field::display);
+            tracing::info!(event = "attached", interface, ifindex, tc, xdp = %row.xdp, "attached");
+        }
     }
     for ahead in &row.programs_ahead {
         tracing::warn!(
@@ -346,12 +351,9 @@ fn row(status: InterfaceStatus) -> InterfaceRow {
     InterfaceRow {
         name,
         ifindex,
-        link_layer: link_layer.map(|layer| format!("{layer:?}").to_lowercase()),
-        tc: tc.map(|mode| match mode {
-            TcMode::Tcx => "tcx".to_owned(),
-            TcMode::Clsact => "clsact".to_owned(),
-        }),
-        xdp: xdp_text(&xdp),
+        link_layer,
+        tc,
+        xdp,
         programs_ahead: programs_ahead
             .into_iter()
             .map(|ahead| ProgramRow { id: ahead.id, name: ahead.name, place: ahead.r#where })
@@ -359,17 +361,5 @@ fn row(status: InterfaceStatus) -> InterfaceRow {
         virtual_functions,
         bridge,
         error,
-    }
-}
-
-fn xdp_text(xdp: &XdpStatus) -> String {
-    let state = match xdp.state {
-        XdpState::Off => "off",
-        XdpState::Native => "native",
-        XdpState::Generic => "generic",
-    };
-    match &xdp.reason {
-        None => state.to_owned(),
-        Some(reason) => format!("{state} ({reason})"),
     }
 }

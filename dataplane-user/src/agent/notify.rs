@@ -1,6 +1,7 @@
-//! What a service manager is told that wants to know (sd_notify(3)): that the agent runs, what it does, that whoever renews verdicts is alive, and that it ends.
+//! Tells a service manager that wants to know (sd_notify(3)): that the agent runs, what it does, that the owner of verdicts is alive, and
+//! that the agent ends.
 //!
-//! A thread of its own tells it: a socket that nobody reads holds up whoever writes to it (unix(7)), and then no more than this.
+//! A thread of its own does so: a socket that nobody reads holds up whoever writes to it (unix(7)), and then only this thread.
 
 use std::{
     io,
@@ -44,7 +45,8 @@ impl Notifier {
         }
         let (goes_on, ends) = sync_channel(0);
         let (over, told) = channel();
-        // What holds it up is a socket and no processor: on a busy machine an agent that works must not be taken for one that hangs.
+        // The thread waits for a socket and not for a processor: on a busy machine an agent that works must not be taken for one that
+        // hangs.
         crew.hand("notify", Priority::First, move || {
             let mut teller = Teller { sight, beat, status: String::new(), failed: false };
             teller.follow(&ends);
@@ -107,7 +109,8 @@ impl Teller {
 /// What the agent does, in a line.
 fn status(sight: &Sight) -> String {
     let world = sight.world();
-    let (cut, observed) = (world.held.enforced.iter().count(), world.held.observed.iter().count());
+    let cut = world.held.enforced.iter().count();
+    let observed = world.held.observed.iter().count();
     let mode = match world.held.mode {
         Mode::Enforce => "enforces",
         Mode::Observe => "observes",

@@ -28,7 +28,7 @@ pub(super) struct Outlets {
 /// Those who are told that what everybody reads has changed. Rung once it is in the maps.
 #[derive(Clone, Default)]
 pub(super) struct Bells {
-    /// The thread that drains of IPVS.
+    /// The thread that drains from IPVS.
     pub(super) drain: Arc<Bell>,
     /// Who challenges idle clients.
     pub(super) flagged: Arc<Notify>,

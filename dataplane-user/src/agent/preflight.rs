@@ -1,5 +1,5 @@
-//! What can be known before anything is taken, ended or attached: an agent that cannot run must find out while the one that
-//! runs still does.
+//! What can be known before anything is taken, ended or attached: an agent that cannot run must find out while the running agent still
+//! runs.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn check_socket(socket: &Path, run_dir: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("socket {}: its folder cannot be written to", socket.display()))
 }
 
-/// A device may come later; that none of those named is there is a slip of the hand.
+/// A device may come later. Where none of the named ones is there, the names are probably mistyped.
 fn check_devices(wanted: &InterfaceChoice) -> anyhow::Result<()> {
     if wanted.auto || wanted.names.is_empty() {
         return Ok(());

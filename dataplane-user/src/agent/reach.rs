@@ -1,4 +1,5 @@
-//! Where packets to nodes and their backends leave, and how many of these nothing covers: held by node, so that of another view only nodes are looked at that changed.
+//! Where packets to nodes and their backends leave, and how many backends no attached device covers. It is stored by node, so that of a new
+//! view only changed nodes are looked at.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -67,7 +67,8 @@ impl Reader {
         self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists for all of these. Gives what each kept, in their order. `alive` is called now and then as long as the kernel tells of entries, to whomever. Blocking.
+    /// Lists for all of these. Returns what each kept, in their order. `alive` is called now and then as long as the kernel lists entries,
+    /// for any waiter. Blocking.
     ///
     /// # Errors
     /// As [`Conntrack::dump`], and [`Error::Ended`].

@@ -1,4 +1,4 @@
-//! What the log says of claims, and of what became of writes. Never on the thread that writes verdicts, which flags wait for.
+//! The log's lines on claims and on the outcome of writes. Never written on the thread that writes verdicts, for which flags wait.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// How many nodes a line names.
 const NAMED: usize = 10;
-/// How many it names where the log must name all of them, in several lines.
+/// How many nodes a line names where the log must name all of them, in several lines.
 const NAMED_OF_ALL: usize = 100;
 
 /// Tells what an earlier agent left.
@@ -22,7 +22,7 @@ pub(super) fn adopted(adopted: &Adopted) {
         tracing::error!(event = "flags-lost", problem, "flags were lost");
     }
     let mut others: BTreeMap<&Source, Vec<NodeName>> = BTreeMap::new();
-    // One that is over is kept for its own sake alone (`FlagStore::adopt`).
+    // A claim that is over is stored for its own sake alone (`FlagStore::adopt`).
     let now = now();
     for (node, claim) in adopted.saved.claims.iter().filter(|(_, claim)| !claim.ended(now)) {
         if claim.source == Source::Cli {
@@ -63,7 +63,7 @@ pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration
     );
 }
 
-/// Tells that a request has taken a flag back.
+/// Tells that a request has withdrawn a flag.
 pub(super) fn unflagged(node: &str) {
     tracing::info!(event = "unflagged", node, "unflagged");
 }

@@ -1,4 +1,4 @@
-//! What whoever asked is told where a request was not carried out, or may not outlive the agent.
+//! Answers to requests that were not carried out, or whose change may not outlive the agent.
 
 use crate::{
     cluster::SourceName,

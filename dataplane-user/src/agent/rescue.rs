@@ -1,4 +1,4 @@
-//! The thread that rescues: takes the packets which the kernel hands over, and goes on to ask for them only as long as it does.
+//! The thread that rescues: it takes the packets that the kernel hands over, and has the kernel hand over more only as long as it does.
 use std::{
     borrow::Cow,
     sync::{
@@ -47,7 +47,7 @@ const BATCH: usize = 256;
 /// How often (ns) the budget is looked at while packets come.
 const BUDGET: u64 = 5_000_000;
 
-/// The thread. Dropping this ends it; packets are refused from then on.
+/// The thread that rescues. Dropping this ends it; packets are refused from then on.
 pub(super) struct Rescue {
     stop: Arc<AtomicBool>,
     crew: Crew,
@@ -59,8 +59,9 @@ impl Rescue {
     pub(super) fn start(ground: Ground, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
         ground.state.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, lanes) = (Arc::clone(&stop), crew.clone());
-        // Without this thread the lease lapses: what would be rescued is refused.
+        let stopped = Arc::clone(&stop);
+        let lanes = crew.clone();
+        // Without this thread the lease lapses: packets that would be rescued are refused.
         let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
         let thread = crew.thread("rescue", Priority::First, work)?;
         Ok(Self { stop, crew: crew.clone(), thread: Some(thread) })
@@ -69,7 +70,7 @@ impl Rescue {
 
 impl Drop for Rescue {
     fn drop(&mut self) {
-        // Without it nobody goes on.
+        // Without this thread the agent ends.
         self.crew.end();
         self.stop.store(true, Ordering::Relaxed);
         let _panicked = self.thread.take().map(JoinHandle::join);
@@ -141,7 +142,7 @@ impl Worker {
                 if unwanted.is_some() {
                     desk.set_idle(unwanted);
                 }
-                // What was handed over before the lease ended is not left to whoever comes next.
+                // Packets that were handed over before the lease ended are not left to the next thread.
                 while self.rescues.next(|head, frame| desk.tally.add(Fate::Late, length(head, frame))) {}
                 std::thread::sleep(BEAT);
                 continue;

@@ -36,12 +36,13 @@ impl RescueState {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether packets are taken: then entries must not be deleted that were not given to [`Self::remember`] before.
+    /// Whether packets are taken. If so, no entry may be deleted that was not given to [`Self::remember`] before.
     pub(super) fn takes(&self) -> bool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Takes notice of entries that are about to be deleted. Where there is no room for them, what is on its way is refused.
+    /// Remembers entries that are about to be deleted. Where there is no room for them, packets of these flows that are on their way are
+    /// refused.
     pub(super) fn remember(&self, flows: &[Flow]) {
         let now = monotonic_ns();
         let mut moved = self.moved();
@@ -59,7 +60,7 @@ impl RescueState {
 
     /// For `status`.
     pub(super) fn row(&self) -> RescueRow {
-        let own = self.own().text();
+        let own = self.own().row();
         let beyond_budget = self.beyond.load(Ordering::Relaxed);
         let mut row = RescueRow { idle: self.why_idle(), own, beyond_budget, ..RescueRow::default() };
         for (fate, counter) in self.tally.get() {

@@ -1,4 +1,4 @@
-//! Rounds of challenger idle clients that wait for their turn.
+//! Rounds of challenges that wait for their turn.
 
 use std::{
     collections::BTreeMap,
@@ -13,24 +13,24 @@ use tokio::{
 
 use super::follow_up::Round;
 
-/// How many ask at once for requests, and as many for all others: each has the whole of conntrack listed, on the node that
-/// carries the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
+/// How many rounds run at once for requests, and as many for all others. Each round lists the whole of conntrack, on a node that carries
+/// the others' load meanwhile. An operator's flag does not queue behind a file that flags hundreds.
 pub(super) const AT_ONCE: usize = 2;
 
-/// Those of one kind begin so far apart at least. Nodes that are flagged one by one meanwhile are challenged about together: a round has the kernel walk
-/// its whole table, 36 ms of a processor where that has 262,144 buckets and no entry.
+/// Rounds of one kind begin at least this far apart. Nodes that are flagged one by one meanwhile are challenged together: a round has the
+/// kernel walk its whole table, 36 ms of a processor where that has 262,144 buckets and no entry.
 const APART: Duration = Duration::from_millis(200);
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Of {
-    /// Somebody waits for what comes of it.
+    /// Somebody waits for the outcome.
     Requests,
     /// Nobody does.
     Others,
 }
 
-/// Of each node one at most: what a newer one is to ask is found out when it begins, and so it takes the place of the older.
+/// At most one round for each node. What it is to challenge is found out when it begins, so a newer round joins the older one.
 #[derive(Default)]
 pub(super) struct Rounds {
     waiting: Mutex<Waiting>,
@@ -41,7 +41,7 @@ pub(super) struct Rounds {
 #[derive(Default)]
 struct Waiting {
     rounds: Vec<Round>,
-    /// Not before then the next ones begin.
+    /// When the next rounds may begin at the earliest.
     next: BTreeMap<Of, Instant>,
 }
 
@@ -82,8 +82,8 @@ impl Rounds {
         self.rung(of).notify_one();
     }
 
-    /// All of these that wait, as soon as there are any and the last ones began [`APART`] ago: they are challenged together, and conntrack is listed as often for
-    /// all as for one.
+    /// All rounds of this kind that wait, as soon as there are any and the last ones began [`APART`] ago. They are challenged together, and
+    /// conntrack is listed as often for all as for one.
     pub(super) async fn next(&self, of: Of) -> Vec<Round> {
         loop {
             match self.turn(of, Instant::now()) {

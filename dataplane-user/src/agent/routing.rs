@@ -21,7 +21,7 @@ const AT_REST: u32 = 2000;
 /// is set again as it was, and not of one that expires.
 const POLICIES_AGAIN: Duration = Duration::from_secs(5);
 
-/// The memory of whoever reads it.
+/// The routing as last read, for the task that reads it.
 #[derive(Default)]
 pub(super) struct Routing {
     /// Whose addresses are in `blocks`.
@@ -43,7 +43,7 @@ impl Routing {
         Arc::clone(&self.blocks)
     }
 
-    /// What was read may not be true any more.
+    /// Notes that what was read may not be true any more.
     pub(super) fn changed(&mut self) {
         self.stale = true;
     }

@@ -14,8 +14,7 @@ use super::{
     beat::Beat,
     bell::Bell,
     claim_rows::{
-        any_holds, auto_name, automatic_rows, claim_rows, flag_of, flag_row, share_text, whole_seconds,
-        withheld_rows,
+        any_holds, automatic_rows, claim_rows, flag_of, flag_row, share_text, whole_seconds, withheld_rows,
     },
     coverage::Coverage,
     exempt_rows::exempt_rows,
@@ -39,7 +38,7 @@ use crate::{
     proxy::Judgement,
     report::{
         Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport,
-        FlagRow, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
+        FlagRow, NodeAction, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
     },
 };
 
@@ -69,25 +68,21 @@ impl Shown {
 /// How many of many `status` names.
 const EXAMPLES: usize = 10;
 
-fn action_name(action: Action) -> &'static str {
-    match action {
-        Action::Refuse => "refuse",
-        Action::Drop => "drop",
-        Action::Observe => "observe",
-        Action::Ignore => "ignore",
-    }
-}
-
 /// What claims come to: what is done with packets to their node, or will be in a moment.
-fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> &'static str {
+fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> NodeAction {
     let stands =
         |standing: Standing| claims.iter().any(|shown| shown.standing == standing && !shown.claim.ended(now));
     let mode = match () {
         () if stands(Standing::Enforced) => Mode::Enforce,
         () if stands(Standing::Observed) => Mode::Observe,
-        () => return "pass",
+        () => return NodeAction::Pass,
     };
-    action_name(Policy { mode, ..*policy }.action())
+    match (Policy { mode, ..*policy }).action() {
+        Action::Refuse => NodeAction::Refuse,
+        Action::Drop => NodeAction::Drop,
+        Action::Observe => NodeAction::Observe,
+        Action::Ignore => NodeAction::Pass,
+    }
 }
 
 /// What rows of nodes are made of, at one moment.
@@ -117,7 +112,7 @@ impl<'a> Moment<'a> {
             generation: slot.map_or(0, |slot| slot.generation),
             backends: node.backends.len(),
             own: node.name == sight.own_node,
-            action: action(claims, &sight.policy(), *now).to_owned(),
+            action: action(claims, &sight.policy(), *now),
             exempt: world.view.index(&node.name).map_or(0, |index| exemptions.of_node(index).count()),
             flag: flag_of(claims, world.view.source, *now),
             claims: claim_rows(claims, world.view.source, *now),
@@ -186,20 +181,35 @@ pub(super) fn backends(sight: &Sight) -> Vec<BackendRow> {
     rows
 }
 
-/// How many backends no attached device covers, and the first few of them.
-pub(super) fn uncovered(world: &World, own_node: &str) -> (usize, Vec<BackendRow>) {
-    let bearers = flagged(world);
-    let (mut count, mut examples) = (0, Vec::new());
-    for node in &world.view.nodes {
-        let flagged = bearers.contains(&node.name);
-        for backend in uncovered_of(&world.coverage, own_node, node, flagged) {
-            count += 1;
-            if examples.len() < EXAMPLES {
-                examples.push(backend_row(&world.coverage, own_node, node, backend, flagged));
+/// How many backends attached devices cover, of those to whom packets leave by one.
+#[derive(Default)]
+pub(super) struct Covered {
+    pub(super) covered: usize,
+    pub(super) uncovered: usize,
+    /// The first few that are not.
+    pub(super) examples: Vec<BackendRow>,
+}
+
+impl Covered {
+    pub(super) fn of(world: &World, own_node: &str) -> Self {
+        let bearers = flagged(world);
+        let mut found = Self::default();
+        for node in &world.view.nodes {
+            let flagged = bearers.contains(&node.name);
+            let leaving = node.backends.iter().filter(|backend| leaves(own_node, node, backend, flagged));
+            for backend in leaving {
+                if world.coverage.of(backend.address).is_ok() {
+                    found.covered += 1;
+                    continue;
+                }
+                found.uncovered += 1;
+                if found.examples.len() < EXAMPLES {
+                    found.examples.push(backend_row(&world.coverage, own_node, node, backend, flagged));
+                }
             }
         }
+        found
     }
-    (count, examples)
 }
 
 /// The node's backends that no attached device covers, of those to whom packets leave by one. `flagged`: whether the node is.
@@ -247,13 +257,13 @@ pub(super) fn flag_report(
             row.exempt
         ));
     }
-    if node.name == sight.own_node && row.action != "observe" {
+    if node.name == sight.own_node && row.action != NodeAction::Observe {
         warnings.push(
             "processes of this machine that connect to one of its pods themselves still reach it, as the kubelet's probes must"
                 .to_owned(),
         );
     }
-    if row.action == "observe" {
+    if row.action == NodeAction::Observe {
         let observes = replacement(sight, &world).filter(|row| row.beside == Beside::Observes);
         warnings.push(match observes {
             _ if world.held.view_is_old => {
@@ -338,7 +348,7 @@ pub(super) fn status(shown: &Shown) -> Status {
     let Shown { sight, .. } = shown;
     let cannot_challenge = cannot_challenge();
     let world = sight.world();
-    let (uncovered, uncovered_examples) = uncovered(&world, &sight.own_node);
+    let Covered { covered, uncovered, examples } = Covered::of(&world, &sight.own_node);
     let moment = Moment::of(sight, &world);
     let now = moment.now;
     let findings = Findings::clone(&world.findings);
@@ -356,7 +366,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         mode_set: Some(shown.mode_set(&world)),
         replacement: replacement(sight, &world),
         answer: sight.settings.answer,
-        auto: auto_name(sight.settings.auto),
+        auto: sight.settings.auto,
         auto_limit: share_text(sight.settings.auto_limit),
         withheld: withheld_rows(&world.held.withheld, now),
         cluster: cluster_row(shown, &world),
@@ -371,8 +381,9 @@ pub(super) fn status(shown: &Shown) -> Status {
         dataplane: dataplane_row(shown, &world),
         interfaces: routes.interfaces,
         routes_problem: routes.error,
+        covered: Some(covered),
         uncovered,
-        uncovered_examples,
+        uncovered_examples: examples,
         probe_text: findings.to_string(),
         probe: findings,
         cannot_challenge,

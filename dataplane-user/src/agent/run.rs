@@ -68,7 +68,7 @@ pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
     }
 }
 
-/// What became of a start.
+/// The outcome of a start.
 enum Started {
     Runs(Box<Agent>),
     /// Somebody asked for the end.
@@ -102,7 +102,8 @@ async fn start(
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
     };
-    // Where an agent runs, it goes on to renew its verdicts until all is ready; where none does, what an earlier one left is renewed from now on.
+    // A running agent goes on renewing its verdicts until all is ready. Without one, this agent renews from now on what an earlier one
+    // left.
     let bridge = match &held {
         Some(_) => {
             stages.enter("bridge");
@@ -162,7 +163,7 @@ async fn start(
         why = signals.come() => return Ok(Started::Not(why)),
     }
     stages.enter("routes");
-    // After the tables: what an earlier agent drained from IPVS is gone on with only once it is known again who is cut.
+    // After the tables: what an earlier agent drained from IPVS is only taken up once it is known again which nodes are cut.
     let taking_out = actors::taking_out(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = tokio::select! {
@@ -247,7 +248,7 @@ impl Agent {
             () = handed_over.cancelled() => Ok("another agent takes over"),
             () = lost(&server, &lock, &settings.run_dir) => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
             fallen = crew.falls() => match is_lost(&server, &lock, &settings.run_dir) {
-                // Who noticed it first.
+                // The thread or task that noticed it first.
                 true => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
                 false => Err(fallen.into()),
             },
@@ -263,7 +264,7 @@ impl Agent {
         crew.wind_up(WIND_UP).await;
         // The socket goes before the lock: whoever has the lock may take what lies there for stale.
         server.remove();
-        // Also who fell on the way to the end: what it was to do was not done.
+        // This also covers what fell on the way to the end: its work was not done.
         let ended = match crew.fallen() {
             Some(fallen) if ended.is_ok() => Err(fallen.into()),
             _ => ended,
@@ -312,15 +313,15 @@ fn is_lost(server: &Server, lock: &Lock, run_dir: &Path) -> bool {
     !(server.is_there() && lock.is_in(run_dir))
 }
 
-/// Returns once that is so.
+/// Returns once somebody removed one of these.
 async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
     while !is_lost(server, lock, run_dir) {
         tokio::time::sleep(LOOK_FOR_FILES).await;
     }
 }
 
-/// Writes what is flagged where somebody removed the run folder, or the socket: nobody can take a flag back any more, and whoever is started next must know of
-/// it. Gives why the agent ends.
+/// Writes the flags where somebody removed the run folder, or the socket: nobody can withdraw a flag any more, and the next agent must know
+/// of it. Returns why the agent ends.
 async fn write_down(settings: &Settings, verdicts: &Inbox, lock: &mut Lock) -> anyhow::Error {
     let Settings { run_dir, socket, .. } = settings;
     // Another agent's folder by now: what it knows is not written over.

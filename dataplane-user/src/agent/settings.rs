@@ -56,11 +56,11 @@ pub struct Settings {
     pub mode: Mode,
     /// Whether to cut for claims that no person made.
     pub auto: Auto,
-    /// How many nodes these may cut, of all, of each zone and of each pool.
+    /// How many nodes automatic claims may cut, of all, of each zone and of each pool.
     pub auto_limit: Share,
-    /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
+    /// Nothing is cut, only counted, while the view is older. `None`: the view holds however old it is.
     pub max_view_age: Option<Duration>,
-    /// Cut also where something else than kube-proxy forwards Services.
+    /// Whether to cut where something else than kube-proxy forwards Services.
     pub force: bool,
     /// What senders are told.
     pub answer: Answer,
@@ -94,7 +94,7 @@ impl Settings {
         Policy { own_node, mode: self.mode, answer: self.answer }
     }
 
-    /// What the owner of verdicts must know of them.
+    /// The settings that the owner of verdicts must know.
     pub(super) fn told(&self, own: NodeName) -> Told {
         Told {
             own,

@@ -1,11 +1,11 @@
-//! What a thread is to do, put down by others: what is newer takes the place of what is older, and nobody waits for it to be done.
+//! Work for a thread, put down by others. Newer work takes the place of older, and nobody waits for it to be done.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-/// What is to be done. Its default is nothing.
+/// The work. Its default is nothing.
 #[derive(Default)]
 pub(super) struct Slot<T> {
     work: Mutex<T>,
@@ -23,7 +23,7 @@ impl<T: Default> Slot<T> {
         self.rung.notify_one();
     }
 
-    /// For its thread alone: takes all of it as soon as there is something, or after so long.
+    /// For its thread alone: takes all work as soon as there is some, or nothing after so long.
     pub(super) fn take(&self, longest: Duration, is_something: impl Fn(&T) -> bool) -> T {
         let work = self.work();
         let waited = self.rung.wait_timeout_while(work, longest, |work| !is_something(work));

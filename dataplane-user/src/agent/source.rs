@@ -1,4 +1,4 @@
-//! Where views come from: what is known at the start, and whoever follows it from then on.
+//! The source of views: what is known at the start, and how it is followed from then on.
 
 mod file;
 mod ground;
@@ -33,10 +33,10 @@ enum Kind {
 }
 
 impl Source {
-    /// Waits until all is known that it lists at first.
+    /// Waits for all that the source lists at first.
     ///
     /// # Errors
-    /// Where that is wrong, or where it is not clear from it which node this is. Where the source ended, its thread has fallen.
+    /// Where the first lists are wrong, or where they do not say which node this is. Where the source ended, its thread has fallen.
     pub(super) async fn first(self, settings: &Settings, crew: &Crew) -> anyhow::Result<Followed> {
         Ok(Followed(match self {
             Self::File(path) => Kind::File(file::Followed::first(path, settings)?),
@@ -54,7 +54,7 @@ impl Followed {
         })
     }
 
-    /// Which of its nodes this one is.
+    /// The node of the view that this agent runs on.
     pub(super) fn own_node(&self) -> NodeName {
         match &self.0 {
             Kind::File(file) => file.own_node.clone(),
@@ -62,7 +62,7 @@ impl Followed {
         }
     }
 
-    /// It is followed until the agent ends. Gives what `status` says of it.
+    /// Follows the source until the agent ends. Returns its row of `status`.
     pub(super) fn follow(self, builds: Arc<Builds>, crew: &Crew) -> watch::Receiver<SourceRow> {
         match self.0 {
             Kind::File(file) => {

@@ -15,30 +15,30 @@ use crate::{
     sysctl,
 };
 
-/// How often it is tried again to delete what is pinned to nodes of which one was flagged no more meanwhile.
+/// How often deleting is tried again where one of the nodes was unflagged meanwhile.
 const TRIES: u32 = 8;
 
 /// Whether TCP packets in the middle of a flow may begin an entry.
 const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
-/// What it takes to let go.
+/// What it takes to delete stale flows.
 #[derive(Clone)]
 pub(super) struct StaleFlows {
     pub(super) sight: Sight,
-    /// What was deleted is remembered there, for packets on their way.
+    /// Deleted flows are remembered there, for packets on their way.
     pub(super) rescue: Arc<RescueState>,
     pub(super) follow_up: Arc<FollowUp>,
     pub(super) reader: Reader,
 }
 
-/// Which mode, where there is anything to do: not in observe mode, and not where IPVS forwards or nobody knows what does.
+/// kube-proxy's mode, where there is anything to delete: not in observe mode, and not where IPVS or something unknown forwards.
 pub(super) fn mode(sight: &Sight) -> Option<Mode> {
     let world = sight.world();
     let mode = world.proxy.mode.filter(|mode| *mode != Mode::Ipvs)?;
     (world.held.mode == plan::Mode::Enforce).then_some(mode)
 }
 
-/// What is to be deleted: backends of flagged nodes but for what is kept, the view that they are of, and their verdicts.
+/// What is to be deleted: backends of flagged nodes except those that are exempt, their view, and their verdicts.
 pub(super) struct Flagged {
     view: Arc<ClusterView>,
     /// By their node's place in `nodes`.
@@ -164,7 +164,8 @@ impl Flagged {
     }
 }
 
-/// What is to be deleted of nodes whose clients are about to be challenged: affinity is gone, and so is what the kernel deletes by filter.
+/// What is to be deleted of nodes whose clients are about to be challenged. Affinity is deleted already, and so is what the kernel deletes
+/// by filter.
 pub(super) struct Begun {
     flagged: Flagged,
     row: StaleRow,
@@ -182,7 +183,7 @@ impl Begun {
 }
 
 impl StaleFlows {
-    /// Begins to let go at once what no RST can: clients that stick to the nodes' endpoints, then their UDP and SCTP flows. Blocking.
+    /// Deletes at once what no RST can end: affinity of clients at the nodes' endpoints, then their UDP and SCTP flows. Blocking.
     pub(super) fn begin(&self, nodes: &BTreeSet<NodeName>) -> Option<Begun> {
         let mode = mode(&self.sight)?;
         let flagged = Flagged::of(&self.sight, |name| nodes.contains(name))?;
@@ -198,7 +199,7 @@ impl StaleFlows {
         Some(Begun { flagged, row, filtered })
     }
 
-    /// Goes on with what was listed: what [`Begun::wanted`] challenged for. Blocking.
+    /// Goes on with what was listed, as [`Begun::wanted`] requested. Blocking.
     pub(super) fn before_challenge(&self, begun: Begun, listed: Result<&[Dump], &Arc<Error>>) {
         let Begun { flagged, mut row, filtered } = begun;
         let done = filtered.and_then(|(mut done, rest)| {
@@ -207,7 +208,7 @@ impl StaleFlows {
                 done.add(flagged.delete_listed(self, listed)?);
             }
             if done.stopped {
-                // One of them was flagged no more: for the others it begins anew.
+                // One of the nodes was unflagged: deleting begins anew for the others.
                 let names = flagged.nodes.iter().map(|node| node.name.clone()).collect();
                 done.stopped = false;
                 done.add(self.delete(&names, Protocols::Datagrams)?);
@@ -235,7 +236,7 @@ impl StaleFlows {
         }
     }
 
-    /// Lets go TCP flows, once their clients were challenged: the questions and their answers are translated by these entries. Blocking.
+    /// Deletes TCP flows once their clients were challenged. Until then these entries translate the challenges and their answers. Blocking.
     pub(super) fn after_challenge(&self, nodes: &BTreeSet<NodeName>) {
         if nodes.is_empty() || mode(&self.sight).is_none() {
             return;
@@ -256,7 +257,8 @@ impl StaleFlows {
         }
     }
 
-    /// Deletes entries of those of these nodes that are flagged. Where one is flagged no more before filters are used, it begins anew with the others.
+    /// Deletes entries of those of these nodes that are flagged. Where one is unflagged before filters are used, deleting begins anew with
+    /// the others.
     fn delete(&self, nodes: &BTreeSet<NodeName>, which: Protocols) -> Result<Deleted, String> {
         let mut done = Deleted::default();
         for _ in 0..TRIES {

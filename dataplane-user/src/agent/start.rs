@@ -41,20 +41,20 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 /// are read for longer than a minute where others want the processor.
 const ENDS: Duration = Duration::from_secs(180);
 
-/// What an earlier agent left, and who renews it from the first moment on.
+/// What an earlier agent left, and the thread that renews it from the first moment on.
 pub(super) struct Inherited {
     pub(super) verdicts: Verdicts,
     pub(super) store: Store,
 }
 
 impl Inherited {
-    /// Begins to renew the verdicts of an agent that ended: all that follows may take seconds, to read a large view for one, and an upgrade must not let a node go.
-    /// Only verdicts that are alive, on nodes that are claimed still.
+    /// Begins to renew the verdicts of an agent that ended. All that follows may take seconds, for example to read a large view, and an
+    /// upgrade must not let verdicts lapse.
     pub(super) fn take(settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
         let adopted = FlagStore::new(&settings.run_dir).adopt(now())?;
         records::adopted(&adopted);
         let (writer, pinned) = pinned(settings);
-        // Which node this is stands in the view.
+        // The view says which node this is.
         let told = settings.told(NodeName::default());
         // Before anything is renewed: what an earlier agent cut by `--force` may be left.
         let replacement = proxy::replacement();
@@ -75,7 +75,7 @@ impl Inherited {
     }
 }
 
-/// Who renews what is pinned, and what that is.
+/// The writer that renews pinned entries, and these entries.
 fn pinned(settings: &Settings) -> (Box<dyn Writer>, Vec<(u32, NodeEntry)>) {
     match NodeWriter::pinned(&settings.options.pin_dir) {
         Some((writer, pinned)) => (Box::new(writer), pinned),
@@ -86,7 +86,7 @@ fn pinned(settings: &Settings) -> (Box<dyn Writer>, Vec<(u32, NodeEntry)>) {
 /// Has the agent that runs end, and takes its lock.
 pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     const STANDS_STILL: &str = "end it by its process id, or let it go on (SIGCONT)";
-    // It may have ended by itself meanwhile.
+    // The other agent may have ended by itself meanwhile.
     match Lock::take(&settings.run_dir, STANDS_STILL) {
         Err(LockError::Busy { .. }) => {}
         taken => return Ok(taken?),
@@ -97,7 +97,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     });
     let before = match asked {
         Ok(pid) => Some(pid),
-        // It may have been ending anyway: its lock decides.
+        // The other agent may have been ending anyway: its lock decides.
         Err(error @ ClientError::Failure(_)) => {
             return Err(error).context("take over: the agent that runs goes on");
         }

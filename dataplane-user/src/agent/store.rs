@@ -1,4 +1,4 @@
-//! The thread that has the flags file: a disk may hang, and nothing else waits for it.
+//! The thread that owns the flags file: a disk may hang, and nothing else waits for it.
 
 use std::{
     path::Path,
@@ -23,10 +23,10 @@ use crate::{
     flags::{FlagStore, monotonic_ns},
 };
 
-/// It comes back to nothing so often.
+/// How often the thread wakes up with nothing to do.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// A save that takes longer is told of.
+/// A save that takes longer is reported.
 const LONG: Duration = Duration::from_secs(2);
 
 /// What it is to do.
@@ -99,7 +99,7 @@ impl Store {
         Ok(Self { work: Arc::clone(work), problem: problem_now, writing, ended })
     }
 
-    /// Ends it once what it was given lies on the disk; that is waited for so long at most.
+    /// Ends the thread once its saves lie on the disk; waits for that so long at most.
     pub(super) fn end(self, patience: Duration) {
         self.work.post(|work| work.end = true);
         let _late = self.ended.recv_timeout(patience);

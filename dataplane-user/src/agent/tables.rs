@@ -1,4 +1,4 @@
-//! The thread that writes tables: what changed, and where it is not known what lies in the maps all of it, which may take seconds.
+//! The thread that writes tables: only what changed, or all of it, which may take seconds, where the content of the maps is not known.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::{
 /// What became of tables, for `status`.
 #[derive(Clone, Default)]
 pub(super) struct TablesRow {
-    /// How often they were written, or failed to be.
+    /// How often tables were written, or failed to be.
     pub(super) tries: u64,
-    /// What the last write did that did not fail.
+    /// What the last successful write did.
     pub(super) report: WriteReport,
     /// What comparisons gave.
     pub(super) compared: ComparedRow,

@@ -1,5 +1,6 @@
-//! The one place where threads and tasks of the agent's begin. Each has a name, which `ps` shows, and is watched: where one panics, or ends that is to go on for as long
-//! as the agent does, the log is told who, and the agent ends in order. Nobody else would do its work, and `status` would go on to show what it last did.
+//! The one place where the agent's threads and tasks begin. Each has a name, which `ps` shows, and is watched. Where one panics, or ends
+//! though it is to go on as long as the agent, the log is told which, and the agent ends in order: nobody else would do its work, and
+//! `status` would go on to show what it last did.
 
 use std::{
     ffi::CString,
@@ -23,7 +24,7 @@ const PRECEDENCE: i32 = -20;
 /// What the threads of the runtime are called while they do nobody's work.
 const WORKER: &str = "nodefence-rt";
 
-/// Whose end it was, and how. Names are those that `ps` shows, of 15 bytes at most.
+/// Which thread or task ended, and how. Names are those that `ps` shows, of 15 bytes at most.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fallen {
     /// It panicked, and what it had in its hands may be half done.
@@ -40,11 +41,12 @@ pub(super) enum Fallen {
 /// When a thread that wakes up has a processor, where others want it too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// It takes its turn, and when it wakes up the processor from nobody: who has it may be one that packets or requests wait for.
+    /// The thread takes its turn. When it wakes up it takes the processor from nobody: the running thread may be one that packets or
+    /// requests wait for.
     Batch,
     /// It takes its turn.
     Usual,
-    /// Packets wait for it where the machine has more to do than processors to do it.
+    /// Packets wait for the thread where the machine has more to do than processors to do it.
     First,
 }
 
@@ -164,7 +166,8 @@ impl Crew {
         });
     }
 
-    /// Does what may block, on a thread that bears this name meanwhile and takes its turn. It is done to its end also where nobody waits for it any more.
+    /// Does work that may block, on a thread that bears this name meanwhile and takes its turn. The work is done to its end even where
+    /// nobody waits for it any more.
     ///
     /// # Errors
     /// Where it panicked, or the runtime ended before it began.

@@ -7,36 +7,36 @@ use tokio::sync::watch;
 use super::{store::Writing, tables::TablesRow};
 use crate::report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow};
 
-/// What becomes of the source of views.
+/// The state of the source of views.
 #[derive(Clone, Default)]
 pub(super) struct SourceRow {
-    /// The file, where it is one.
+    /// The file, where the source is one.
     pub(super) file: Option<PathBuf>,
-    /// Why what it says now was not taken.
+    /// Why the source's latest state was not taken.
     pub(super) error: Option<String>,
-    /// What is inconsistent about its objects and was left out: how much, and the first few.
+    /// Inconsistent objects that were left out: how many, and the first few.
     pub(super) conflicts: usize,
     pub(super) conflict_examples: Vec<ConflictRow>,
-    /// When (CLOCK_BOOTTIME) it last said that it is as it was when the view that holds was taken of it.
+    /// When (CLOCK_BOOTTIME) the source last confirmed the view that holds.
     pub(super) confirmed: Duration,
     /// Why the file's folder is not watched.
     pub(super) unwatched: Option<String>,
-    /// What reading it has cost since the agent began to follow it.
+    /// What reading the source has cost since the agent began to follow it.
     pub(super) reading: ReadingRow,
 }
 
 /// Devices as last looked at.
 #[derive(Clone, Default)]
 pub(super) struct RoutesRow {
-    /// Those that we are attached to, or want to be.
+    /// The devices that we are attached to, or want to be.
     pub(super) interfaces: Vec<InterfaceRow>,
     /// How many backends none of them covers.
     pub(super) uncovered: usize,
-    /// Why the last look failed; the rest is of the one before.
+    /// Why the last look failed; the other fields are of the look before.
     pub(super) error: Option<String>,
 }
 
-/// Their ends for reading.
+/// The reading ends of the rows.
 pub(super) struct Rows {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) tables: watch::Receiver<TablesRow>,

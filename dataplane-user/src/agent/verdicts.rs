@@ -1,5 +1,5 @@
-//! The thread that owns verdicts: drives the [`Enforcer`], and alone writes nodes' entries and what is exempt. It does map writes and nothing else: no disk, log
-//! or socket holds it up.
+//! The thread that owns verdicts. It drives the [`Enforcer`], and alone writes nodes' entries and exemptions. It does map writes and
+//! nothing else: no disk, log or socket holds it up.
 
 use std::{
     collections::HashMap,
@@ -41,7 +41,7 @@ pub(super) struct Beginning {
     pub(super) store: Arc<Slot<StoreWork>>,
     /// What is to be said in the log.
     pub(super) lines: SyncSender<Line>,
-    /// Learns where this ends that nobody asked for.
+    /// Learns where the thread ends though nobody asked for it.
     pub(super) crew: Crew,
 }
 
@@ -79,7 +79,7 @@ impl Verdicts {
             told: Told::default(),
             ending: false,
         };
-        // Those that rescue and take out have precedence too: on one processor they would hold up what they follow.
+        // The threads that rescue and drain have precedence too: on one processor they would hold up the thread that they follow.
         let thread = crew.thread("verdicts", Priority::First, move || {
             driver.run();
             Ok(())
@@ -89,7 +89,7 @@ impl Verdicts {
 }
 
 impl Drop for Verdicts {
-    /// Verdicts are renewed once more: whoever takes over has their whole lifetime. Nothing is written any more once this returns.
+    /// Verdicts are renewed once more, so that the next agent has their whole lifetime. Nothing is written any more once this returns.
     fn drop(&mut self) {
         // Without it nobody goes on.
         self.crew.end();
@@ -100,7 +100,7 @@ impl Drop for Verdicts {
     }
 }
 
-/// Of the last snapshot, what decides who is told of the next one.
+/// The parts of the last snapshot that decide who is told of the next one.
 #[derive(Default)]
 struct Told {
     view: Option<Epoch>,
@@ -119,12 +119,12 @@ struct Driver {
     beat: Arc<Beat>,
     /// Once the tables are open.
     outlets: Option<Open>,
-    /// Who waits for an answer, by ticket.
+    /// Those who wait for an answer, by ticket.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     tickets: u64,
-    /// Who waits until all is carried out.
+    /// Those who wait until all is carried out.
     settling: Vec<oneshot::Sender<()>>,
-    /// Who waits until all claims are saved that were held then.
+    /// Those who wait until all claims are saved that were held then.
     saving: Vec<(u64, oneshot::Sender<()>)>,
     /// When (CLOCK_MONOTONIC, ns) this pass began.
     begun: u64,
@@ -224,8 +224,8 @@ impl Driver {
         }
     }
 
-    /// Tells of the drain's last sign of life. Before its first one, what an earlier agent drained is held as long as if it had given one at the start: a start that
-    /// waits for its view must not hold it for ever.
+    /// Tells of the drain's last sign of life. Before its first one, what an earlier agent drained holds as long as if the drain had given
+    /// a sign at the start: a start that waits for its view must not hold it for ever.
     fn drain_lives(&mut self) {
         let at = self.beat.drain();
         if at > 0 {
@@ -301,7 +301,8 @@ impl Driver {
         self.told = told;
     }
 
-    /// Verdicts were renewed, and what is drained from IPVS holds as long as they do. Whatever failed: one node's failure must not end what is done about the rest.
+    /// Renews the lease after verdicts were renewed: what is drained from IPVS holds as long as they do. It does so whatever failed: one
+    /// node's failure must not end what is done about the rest.
     fn lease(&mut self, until: u64) {
         if !std::mem::take(&mut self.failed) && !self.troubled {
             self.beat.renew(self.begun);
@@ -310,7 +311,7 @@ impl Driver {
     }
 
     fn prolong(&mut self, until: u64) {
-        // Of an earlier agent, and once something may be drained, what has lapsed stays so: the guard is putting it back.
+        // A lapsed lease stays lapsed while it is an earlier agent's, and once something may be drained: the guard is restoring.
         let anew = self.outlets.is_some() && !self.beat.drains();
         if let Err(error) = self.writer.prolong(until, anew) {
             self.record(Line::Lease(chain(error)));

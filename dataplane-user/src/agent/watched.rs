@@ -12,14 +12,14 @@ use crate::{
 const READINGS: u32 = 6;
 pub(super) const SOONEST: Duration = Duration::from_millis(500);
 const LATEST: Duration = Duration::from_secs(10);
-/// By how much longer the pause is than the reading: 1 % of a processor for each part at most.
+/// How much longer the pause is than the reading: 1 % of a processor for each part at most.
 const PAUSE: u32 = 99;
 
 /// What a part had.
 pub(super) struct Reading {
-    /// `None` where it changed too fast to be read whole.
+    /// `None` where the part changed too fast to be read whole.
     pub(super) found: Option<Found>,
-    /// Of its kinds those that were not looked at, and why.
+    /// The kinds of the part that were not looked at, and why.
     pub(super) not_looked_at: BTreeMap<Kind, String>,
 }
 
@@ -50,7 +50,7 @@ impl Watch {
         }
     }
 
-    /// Takes note of what the reading of a part gave that went on from `begun` to `read`.
+    /// Notes the result of the reading of a part, which went on from `begun` to `read`.
     pub(super) fn take(
         &mut self,
         part: Part,

@@ -22,9 +22,9 @@ pub(super) type Members = Arc<BTreeMap<NodeName, Member>>;
 /// Where so many nodes changed, it costs less to look at all of them.
 const FEW: usize = 8;
 
-/// One moment. It never changes: whoever reads it clones the `Arc` and lets go.
+/// A snapshot of one moment. It never changes: a reader clones the `Arc`.
 ///
-/// A verdict is in it before it is written, and until it has been taken back: whoever gets a packet that was cut finds why.
+/// A verdict is in it before it is written, and until it has been withdrawn: whoever gets a packet that was cut finds why.
 #[derive(Clone)]
 pub(super) struct World {
     /// What the owner of verdicts made known.
@@ -86,7 +86,7 @@ impl World {
         self.members.get(node).map(|member| member.slot)
     }
 
-    /// What is not cut though its node is. Costs in proportion to it.
+    /// The exemptions: what is not cut though its node is. Costs in proportion to them.
     pub(super) fn exemptions(&self) -> Exemptions {
         self.held.exemptions()
     }
@@ -129,8 +129,8 @@ impl World {
         self.enforced().filter_map(|(name, _)| self.view.index(name)).collect()
     }
 
-    /// The same, and those that may be cut still, since their verdict could not be taken back and lapses. `before`: an earlier moment, and who was cut then; only
-    /// what changed since is looked at, where that is little.
+    /// The same, and nodes that may be cut still, since their verdict could not be withdrawn and lapses. `before`: an earlier moment, and
+    /// who was cut then. Only what changed since is looked at, where that is little.
     pub(super) fn cut_nodes(&self, before: Option<(&Self, &NodeSet)>) -> NodeSet {
         let names = || self.enforced().chain(named(&self.held.lapsing)).map(|(name, _)| name);
         if let Some((before, cut)) = before.filter(|(before, _)| self.has_members(&before.members)) {

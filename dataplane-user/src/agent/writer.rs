@@ -11,11 +11,11 @@ use crate::{
 pub(super) trait Writer: Send {
     /// Writes one node's entry.
     fn write(&mut self, index: u32, entry: &NodeEntry) -> Result<(), dataplane::Error>;
-    /// Keeps a port or an address.
+    /// Exempts a port or an address.
     fn exempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// Has a port cut though its address is exempt.
     fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// Takes either back.
+    /// Removes either of these two.
     fn unexempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// What was drained from IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
     fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error>;

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use super::output::{printable, seconds};
 use crate::{
     cluster::NodeName,
-    report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, WithheldRow},
+    enforce::Auto,
+    report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, ScopeRow},
 };
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {
@@ -25,12 +26,16 @@ pub(super) fn flag_text(flag: &FlagRow) -> String {
     text
 }
 
+fn scopes(scopes: &[ScopeRow]) -> String {
+    scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// A claim beside the flag, shortly.
 fn claim_text(claim: &ClaimRow) -> String {
     let standing = match claim.standing {
         ClaimState::Enforced => "enforced".to_owned(),
         ClaimState::Observed => "observed".to_owned(),
-        ClaimState::Withheld => format!("withheld: {}", claim.withheld_by.join(", ")),
+        ClaimState::Withheld => format!("withheld: {}", scopes(&claim.withheld_by)),
         ClaimState::Off => "not carried out: --auto off".to_owned(),
         ClaimState::Unknown => "no such node".to_owned(),
         ClaimState::Over => "over".to_owned(),
@@ -71,10 +76,7 @@ pub(super) fn held_lines(
     claims_unknown: &BTreeMap<NodeName, Vec<ClaimRow>>,
     source: &str,
 ) -> Vec<(&'static str, String)> {
-    let mut lines = Vec::new();
-    for (node, flag) in flags_unknown {
-        lines.push(("Flagged", format!("{node} (not in {source}): {}", flag_text(flag))));
-    }
+    let mut lines: Vec<_> = of_unknown_flags(flags_unknown, source).collect();
     if flags_unknown.is_empty() && nodes.iter().all(|node| node.flag.is_none()) {
         lines.push(("Flagged", "none".to_owned()));
     }
@@ -85,11 +87,34 @@ pub(super) fn held_lines(
         lines.push((name, format!("{} ({}): {first}", node.name, node.action)));
         lines.extend(claims.map(|(_, more)| ("", more)));
     }
-    for (node, claims) in claims_unknown {
-        let line = |claim| ("Claimed", format!("{node} (not in {source}): {}", claim_text(claim)));
-        lines.extend(claims.iter().map(line));
-    }
+    lines.extend(of_unknown_claims(claims_unknown, source));
     lines
+}
+
+fn of_unknown_flags(
+    flags: &BTreeMap<NodeName, FlagRow>,
+    source: &str,
+) -> impl Iterator<Item = (&'static str, String)> {
+    flags
+        .iter()
+        .map(move |(node, flag)| ("Flagged", format!("{node} (not in {source}): {}", flag_text(flag))))
+}
+
+fn of_unknown_claims(
+    claims: &BTreeMap<NodeName, Vec<ClaimRow>>,
+    source: &str,
+) -> impl Iterator<Item = (&'static str, String)> {
+    let of_each = claims.iter().flat_map(|(node, claims)| claims.iter().map(move |claim| (node, claim)));
+    of_each.map(move |(node, claim)| ("Claimed", format!("{node} (not in {source}): {}", claim_text(claim))))
+}
+
+/// Who is flagged and claimed of nodes that the view does not have.
+pub(super) fn unknown_lines(
+    flags: &BTreeMap<NodeName, FlagRow>,
+    claims: &BTreeMap<NodeName, Vec<ClaimRow>>,
+    source: &str,
+) -> Vec<(&'static str, String)> {
+    of_unknown_flags(flags, source).chain(of_unknown_claims(claims, source)).collect()
 }
 
 /// Whether there is a claim that no person made.
@@ -99,22 +124,9 @@ pub(super) fn has_automatic(nodes: &[NodeRow], claims_unknown: &BTreeMap<NodeNam
 }
 
 /// What is done about such claims.
-pub(super) fn automatic_text(auto: &str, limit: &str) -> String {
+pub(super) fn automatic_text(auto: Auto, limit: &str) -> String {
     format!(
         "{auto}, at most {limit} of all nodes, of each zone and of each pool (claims that no person made)"
-    )
-}
-
-pub(super) fn withheld_text(row: &WithheldRow) -> String {
-    // An agent that took over knows that it was exceeded, and no number.
-    let exceeded = match row.allowed {
-        0 => format!("of {} more are claimed than may be", row.scope),
-        allowed => format!("of {} {} are claimed and {allowed} may be", row.scope, row.counted),
-    };
-    format!(
-        "{exceeded}: no claim that no person made is enforced there since {}; up to {} only those count that are raised \
-         after that",
-        row.since, row.until
     )
 }
 
@@ -171,7 +183,7 @@ mod tests {
             generation: 1,
             backends: 0,
             own: false,
-            action: "refuse".to_owned(),
+            action: crate::report::NodeAction::Refuse,
             exempt: 0,
             flag,
             claims: claims.to_vec(),
@@ -207,7 +219,7 @@ mod tests {
             ..claim("external:cloud", ClaimCause::External, ClaimState::Observed)
         };
         let whole = ClaimRow {
-            withheld_by: vec!["all nodes".to_owned(), "zone x".to_owned()],
+            withheld_by: vec![ScopeRow::AllNodes, ScopeRow::Zone("x".to_owned())],
             reason: "stalled".to_owned(),
             evidence: Some("12 answers owed".to_owned()),
             ..hung(ClaimState::Withheld)
@@ -279,26 +291,8 @@ mod tests {
         assert!(!has_automatic(&[flagged], &BTreeMap::new()));
         assert!(has_automatic(&[both], &BTreeMap::new()) && has_automatic(&[], &claims_unknown));
         assert_eq!(
-            automatic_text("observe", "1/3"),
+            automatic_text(Auto::Observe, "1/3"),
             "observe, at most 1/3 of all nodes, of each zone and of each pool (claims that no person made)"
         );
-    }
-
-    #[test]
-    fn a_limit_that_is_exceeded_is_said() {
-        let row = |counted, allowed| WithheldRow {
-            scope: "zone x".to_owned(),
-            since: at(0),
-            until: at(300),
-            counted,
-            allowed,
-        };
-        assert_eq!(
-            withheld_text(&row(3, 2)),
-            "of zone x 3 are claimed and 2 may be: no claim that no person made is enforced there since 1970-01-01T00:00:00Z; \
-             up to 1970-01-01T00:05:00Z only those count that are raised after that"
-        );
-        let taken_over = withheld_text(&row(0, 0));
-        assert!(taken_over.starts_with("of zone x more are claimed than may be: no claim "), "{taken_over}");
     }
 }

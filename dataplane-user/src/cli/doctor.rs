@@ -1,11 +1,10 @@
-use std::{io::ErrorKind, path::Path, process::Command, time::Duration};
-
-use nodefence_common::MAX_PORTS;
+use std::{io::ErrorKind, path::Path, process::Command};
 
 use super::{
     args::{Format, PIN_DIR},
     exit::Exit,
-    output::{colours, print},
+    explain,
+    output::{colours, print, printable},
     replacement,
 };
 use crate::{
@@ -13,14 +12,11 @@ use crate::{
         Features, InterfaceStatus, TcMode, features, inspect,
         probe::{Conntrack, Finding, Findings},
     },
-    doctor::{AS_ROOT, Check, Counting, Facts, Level, judge, worst},
+    doctor::{AS_ROOT, Check, Counting, DoctorReport, Facts, Level, judge},
     plan::Mode,
     proxy,
-    report::{Client, ClientError, GuardRow, IpvsRow, LeftOutRow, ReplacementRow, Request, Status},
+    report::{Beside, ClientError, Effect, GuardRow, Health, IpvsRow, ReplacementRow, Status},
 };
-
-/// How long the agent may take to answer before it counts as hung.
-const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Looks at the machine and prints what it finds. An agent that runs knows best where its pins are and who forwards.
 pub(super) fn run(
@@ -29,12 +25,7 @@ pub(super) fn run(
     pin_dir: Option<&Path>,
     socket: &Path,
 ) -> anyhow::Result<Exit> {
-    let mut pid = None;
-    let answer = Client::connect(socket).and_then(|mut client| {
-        pid = client.agent_pid();
-        client.set_patience(AGENT_PATIENCE)?;
-        client.ask::<Status>(&Request::Status)
-    });
+    let (answer, pid) = explain::ask(socket);
     let running = answer.as_ref().ok();
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
@@ -53,7 +44,10 @@ pub(super) fn run(
     checks.extend(probed(&findings));
     let judged = || proxy::judge(proxy::ProxyChoice::Auto, &proxy::Facts::gather());
     checks.push(kube_proxy(&told.unwrap_or_else(judged)));
-    checks.push(replacement::check(beside.as_ref()));
+    // Where the agent observes because of it, that is a warning of its own.
+    if running.is_none() || beside.as_ref().is_none_or(|row| row.beside != Beside::Observes) {
+        checks.push(replacement::check(beside.as_ref()));
+    }
     checks.push(flowtables(nft_flowtables()));
     match inspect(pin_dir, devices) {
         Ok(statuses) => {
@@ -62,8 +56,9 @@ pub(super) fn run(
         Err(error) => checks.push(unknown("interfaces", &error.to_string())),
     }
     checks.extend(agent(answer, pid));
-    print(format, &checks, |checks| table(checks, colours()))?;
-    Ok(if worst(&checks) == Level::Fail { Exit::Findings } else { Exit::Ok })
+    let report = DoctorReport::from(checks);
+    print(format, &report, |report| table(&report.items, colours()))?;
+    Ok(if report.level == Level::Fail { Exit::Findings } else { Exit::Ok })
 }
 
 /// What could not be looked at from here: neither good nor bad.
@@ -259,128 +254,29 @@ fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
         }
     };
     let mut checks = vec![Check::ok("agent", format!("process {}, node {}", status.pid, status.node))];
-    let mut problem = |name: &str, found: &Option<String>, remedy: &str| {
-        checks.extend(found.as_ref().map(|found| Check::fail(name, found.clone(), remedy)));
-    };
-    let source = status.cluster.source.strip_prefix("the ").unwrap_or(&status.cluster.source);
-    let edit = match &status.cluster.file {
-        Some(file) => format!("${{EDITOR:-vi}} {file}  # the last good view holds meanwhile"),
-        None => "nodefence status  # the last good view holds meanwhile".to_owned(),
-    };
-    problem(source, &status.cluster.error, &edit);
-    problem(
-        "flags file",
-        &status.flags_problem,
-        "nodefence nodes  # flag again what is missing there; mend the disk if it is full or does not answer",
-    );
-    problem("maps", &status.dataplane.error, "nodefence status  # and the agent's log");
-    problem("routes", &status.routes_problem, "nodefence status  # and the agent's log");
-    problem(
-        "renewal",
-        &status.dataplane.renew_error,
-        "nodefence status  # and its log; verdicts lapse within 3 s",
-    );
-    if let Some(first) = status.cluster.conflict_examples.first() {
-        checks.push(Check::warn(
-            source,
-            format!(
-                "{} conflicts, the first: {first}; what conflicts is left out and not cut",
-                status.cluster.conflicts
-            ),
-            "nodefence status  # it lists the first of them: mend these objects",
-        ));
-    }
-    if let Some(LeftOutRow { address, node, why }) = status.cluster.left_out_examples.first() {
-        checks.push(Check::warn(
-            source,
-            format!(
-                "{} endpoints are left out and not cut, the first: {address} on {node}: {why}",
-                status.cluster.left_out
-            ),
-            "nodefence status  # it lists the first of them: name all addresses of these nodes",
-        ));
-    }
-    if status.cluster.is_old {
-        checks.push(Check::fail(
-            source,
-            format!(
-                "it has not confirmed its view for {} s, longer than --max-view-age: nothing is cut",
-                status.cluster.age_seconds
-            ),
-            match &status.cluster.file {
-                Some(file) => {
-                    format!("touch {file}  # if it is still right; whoever writes it is to do so in time")
-                }
-                None => "nodefence status  # is its source cut off?".to_owned(),
-            },
-        ));
-    }
-    if status.dataplane.renewed_late() {
-        checks.push(Check::fail(
-            "renewal",
-            format!("verdicts were last renewed {:.1} s ago", status.dataplane.renewed_seconds_ago),
-            "nodefence agent --take-over  # with its other options; is the machine overloaded?",
-        ));
-    }
-    if status.dataplane.left_out != 0 {
-        checks.push(Check::fail(
-            "maps",
-            format!("{} backends do not fit; their traffic passes", status.dataplane.left_out),
-            format!(
-                "nodefence agent --take-over --max-backends {}  # with its other options",
-                u64::from(status.dataplane.max_backends).saturating_mul(2)
-            ),
-        ));
-    }
-    if status.dataplane.left_out_ports != 0 {
-        let ports = status.dataplane.left_out_ports;
-        checks.push(Check::fail(
-            "maps",
-            format!("{ports} host-network ports do not fit; their traffic passes"),
-            format!("list fewer hostNetwork backends: the map `ports` has room for {MAX_PORTS}"),
-        ));
-    }
-    if status.uncovered != 0 {
-        let first = status.uncovered_examples.first();
-        let why = first.and_then(|row| Some(format!(" ({}: {})", row.address, row.uncovered.as_ref()?)));
-        checks.push(Check::warn(
-            "coverage",
-            format!(
-                "{} backends are not covered{}; traffic to them is not cut",
-                status.uncovered,
-                why.unwrap_or_default()
-            ),
-            "nodefence backends  # attach to their devices with --interface, or use --interface auto",
-        ));
-    }
-    checks.extend(guard(&status.ipvs, &status.dataplane.pin_dir));
-    for row in &status.interfaces {
-        if let Some(error) = &row.error {
-            checks.push(Check::fail(
-                format!("agent's {}", row.name),
-                error.clone(),
-                "ip -brief link  # see --interface",
-            ));
+    let standing = Health::of(&status).warnings.into_iter().filter(|warning| warning.standing);
+    checks.extend(standing.map(|warning| {
+        let name = warning.code.name();
+        let found = warning.message;
+        let remedy = explain::remedy(warning.code, Some(&status));
+        match warning.code.explanation().effect {
+            Effect::Blind | Effect::Fails => Check::fail(name, found, remedy),
+            Effect::Limits | Effect::Past => Check::warn(name, found, remedy),
         }
-    }
+    }));
+    checks.extend(guard(&status.ipvs));
     checks
 }
 
-/// Who restores IPVS where the agent is killed; nothing where there is nothing to guard.
-fn guard(ipvs: &IpvsRow, pin_dir: &str) -> Option<Check> {
+/// Who restores IPVS where the agent is killed; nothing where there is nothing to guard, and where a warning says that nobody does.
+fn guard(ipvs: &IpvsRow) -> Option<Check> {
     const NAME: &str = "IPVS guard";
     match ipvs.guard {
         GuardRow::Child => ipvs.loaded.then(|| {
             Check::ok(NAME, "child of the agent (in a container: ends with it, see `nodefence guard --help`)")
         }),
         GuardRow::External { seen: true } => Some(Check::ok(NAME, "external, and it is there")),
-        GuardRow::External { seen: false } => Some(Check::warn(
-            NAME,
-            "external, and none is there: where the agent is killed, weights of 0 stay",
-            format!(
-                "nodefence guard --pin-dir {pin_dir}  # with the agent's --run-dir, in a container or unit of its own"
-            ),
-        )),
+        GuardRow::External { seen: false } => None,
     }
 }
 
@@ -398,9 +294,9 @@ fn table(checks: &[Check], colours: bool) -> String {
         } else {
             text.push_str(word);
         }
-        text.push_str(&format!("  {:<width$}  {}\n", check.name, check.found));
+        text.push_str(&format!("  {:<width$}  {}\n", check.name, printable(&check.found)));
         if let Some(remedy) = &check.remedy {
-            text.push_str(&format!("      {:<width$}  -> {remedy}\n", ""));
+            text.push_str(&format!("      {:<width$}  -> {}\n", "", printable(remedy)));
         }
     }
     text
@@ -409,7 +305,7 @@ fn table(checks: &[Check], colours: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::LinkLayer;
+    use crate::{dataplane::LinkLayer, report::sample::changed};
 
     #[test]
     fn flowtables_in_hardware_are_a_warning() {
@@ -436,7 +332,7 @@ mod tests {
         let mut checks = tried(none, &[]);
         checks.extend(probed(&failed));
         checks.extend(interface(&missing, true, &[]));
-        assert_eq!(worst(&checks), Level::Fail);
+        assert_eq!(crate::doctor::worst(&checks), Level::Fail);
         assert!(checks.iter().all(|check| check.level == Level::Ok || check.remedy.is_some()));
         let text = table(&checks, false);
         assert!(text.contains("fail  interface eth9") && text.contains("-> ip -brief link"), "{text}");
@@ -444,15 +340,30 @@ mod tests {
     }
 
     #[test]
-    fn an_external_guard_that_is_not_there_is_a_warning() {
+    fn who_guards_is_told_where_somebody_does() {
         let level = |row, loaded| {
             let ipvs = IpvsRow { guard: row, loaded, ..IpvsRow::default() };
-            guard(&ipvs, PIN_DIR).map(|check| check.level)
+            guard(&ipvs).map(|check| check.level)
         };
         assert_eq!(level(GuardRow::Child, false), None);
         assert_eq!(level(GuardRow::Child, true), Some(Level::Ok));
         assert_eq!(level(GuardRow::External { seen: true }, false), Some(Level::Ok));
-        assert_eq!(level(GuardRow::External { seen: false }, false), Some(Level::Warn));
+        assert_eq!(level(GuardRow::External { seen: false }, false), None);
+    }
+
+    /// By their codes; what was only counted since the agent began is not among them.
+    #[test]
+    fn warnings_of_the_agent_stand_beside_the_doctor_s_own() {
+        let status = changed(|status| {
+            status["dataplane"]["renewed_seconds_ago"] = 2.6.into();
+            status["ipvs"]["guard"] = serde_json::json!({"kind": "external", "seen": false});
+            status["log_lines_lost"] = 8.into();
+        });
+        let checks = agent(Ok(status), None);
+        let found: Vec<_> = checks.iter().map(|check| (check.name.as_str(), check.level)).collect();
+        assert_eq!(found, [("agent", Level::Ok), ("NF05", Level::Fail), ("NF30", Level::Warn)]);
+        let remedy = checks[2].remedy.as_deref().unwrap_or_default();
+        assert!(remedy.starts_with("nodefence guard --pin-dir /sys/fs/bpf/nodefence/v3  # "), "{remedy}");
     }
 
     /// Whoever may not look learns that, and neither good nor bad news.

@@ -5,7 +5,7 @@ use crate::{
     report::{ClientError, ErrorKind, ServerError},
 };
 
-/// What the binary's exit code says. `docs/cli.md` and `--help` list them.
+/// What the binary's exit code says. `--help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Done.

@@ -7,7 +7,7 @@ use super::{
     exit::Exit,
     output::{printable, seconds},
 };
-use crate::report::{ChallengeRow, FlagReport};
+use crate::report::{ChallengeRow, FlagReport, NodeAction};
 
 pub(super) fn flag(report: &FlagReport) -> String {
     let ends = match report.for_seconds {
@@ -66,7 +66,7 @@ fn examples(line: &mut impl FnMut(&str, &str), some: &[String], all: usize) {
 }
 
 fn is_observed(report: &FlagReport) -> bool {
-    report.action == "observe"
+    report.action == NodeAction::Observe
 }
 
 /// Established flows, and those among them whose clients say nothing by themselves.
@@ -162,7 +162,7 @@ mod tests {
             on: "node-a".to_owned(),
             by: "root (sudo by alice)".to_owned(),
             index: 3,
-            action: "refuse".to_owned(),
+            action: NodeAction::Refuse,
             for_seconds: Some(3_600),
             backends: 2,
             uncovered_count: 0,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_is_only_counted_is_said_to_pass() {
-        let observed = FlagReport { action: "observe".to_owned(), challenging: false, ..report() };
+        let observed = FlagReport { action: NodeAction::Observe, challenging: false, ..report() };
         let text = flag(&observed);
         for line in [
             "\nestablished  pass, and are counted\n",
@@ -263,7 +263,7 @@ mod tests {
             (FlagReport { exempt_count: 2, ..report() }, "2 ports are exempt"),
             (FlagReport { left_out: 3, ..report() }, "3 endpoints are left out"),
             (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes do not fit in the maps"),
-            (FlagReport { action: "observe".to_owned(), ..report() }, "nothing is cut, only counted"),
+            (FlagReport { action: NodeAction::Observe, ..report() }, "nothing is cut, only counted"),
             (FlagReport { written: false, ..report() }, "the verdict is not written yet"),
             (
                 FlagReport { uncovered_count: 1, exempt_count: 2, ..report() },

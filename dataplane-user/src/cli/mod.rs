@@ -7,14 +7,20 @@ mod claims;
 mod doctor;
 mod environment;
 mod exit;
+mod explain;
+mod fault;
 mod flag;
-mod guard_help;
 mod journal;
 mod log;
 mod nodes;
 mod output;
+#[cfg(test)]
+mod reference;
 mod replacement;
+#[cfg(test)]
+mod schemas;
 mod status;
+mod status_wide;
 mod tables;
 mod values;
 mod verbs;
@@ -46,18 +52,18 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
         Err(error) => {
             // `--help` and `--version` come this way too.
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
-            let _closed_pipe = error.print();
-            if let Some(name) = environment::blamed(&error, &command, &typed) {
-                output::say(&format!("This value is that of the environment's variable {name}."));
-            }
+            let blamed = environment::blamed(&error, &command, &typed);
+            fault::tell_usage(&error, &typed, blamed.as_deref());
             return exit.into();
         }
     };
+    let format = cli.output;
     match verbs::run(cli, objects) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            output::say(&format!("nodefence: {}", output::causes(&error)));
-            Exit::of(&error).into()
+            let exit = Exit::of(&error);
+            fault::tell(format, exit, &error);
+            exit.into()
         }
     }
 }

@@ -8,9 +8,10 @@ use super::{
     args::{Format, NodesArgs},
     claims::all_text,
     exit::Exit,
+    fault::not_found,
     output::{causes, columns, is_put, or_dash, print, say},
 };
-use crate::report::{ClaimState, Client, ClientError, NodeRow, Request};
+use crate::report::{ClaimState, Client, ClientError, Envelope, NodeAction, NodeList, NodeRow, Request};
 
 /// How often `--watch` looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -19,18 +20,19 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) fn nodes(socket: &Path, format: Format, args: &NodesArgs) -> anyhow::Result<Exit> {
     let rows = ask(socket)?;
     let unknown = unknown(&rows, args);
-    for name in &unknown {
-        say(&format!("nodefence: there is no node `{name}` (see `nodefence nodes`)"));
-    }
     if args.watch {
+        // A line also for programs: the command goes on.
+        not_found(Format::Table, &unknown);
         return watch(socket, format, args, rows);
     }
-    let rows: Vec<NodeRow> = rows.into_iter().filter(|row| is_wanted(row, args)).collect();
-    print(format, &rows, |rows| {
-        let lines = lines(rows.iter(), format);
+    let items = rows.into_iter().filter(|row| is_wanted(row, args)).collect();
+    let list = NodeList { items, not_found: unknown };
+    not_found(format, &list.not_found);
+    print(format, &list, |list| {
+        let lines = lines(list.items.iter(), format);
         lines.into_iter().skip(usize::from(args.no_headers)).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if unknown.is_empty() { Exit::Ok } else { Exit::Unknown })
+    Ok(if list.not_found.is_empty() { Exit::Ok } else { Exit::Unknown })
 }
 
 fn ask(socket: &Path) -> Result<Vec<NodeRow>, ClientError> {
@@ -44,16 +46,16 @@ fn is_wanted(row: &NodeRow, args: &NodesArgs) -> bool {
 }
 
 /// Names that no node has.
-fn unknown<'a>(rows: &[NodeRow], args: &'a NodesArgs) -> Vec<&'a str> {
-    let there = |name: &&String| !rows.iter().any(|row| row.name == **name);
-    args.names.iter().filter(there).map(String::as_str).collect()
+fn unknown(rows: &[NodeRow], args: &NodesArgs) -> Vec<String> {
+    let is_missing = |name: &&String| !rows.iter().any(|row| row.name == **name);
+    args.names.iter().filter(is_missing).cloned().collect()
 }
 
 /// The head, where there is one, and a line for each row.
 fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<String> {
     let name = |row: &NodeRow| if row.own { format!("{} (own)", row.name) } else { row.name.clone() };
     let action = |row: &NodeRow| match row.exempt {
-        0 => row.action.clone(),
+        0 => row.action.to_string(),
         exempt => format!("{}, {exempt} ports exempt", row.action),
     };
     let text = match format {
@@ -116,17 +118,21 @@ impl Watched {
                 self.printed.insert(row.name.clone(), row);
             }
         }
-        changed.extend(before.into_values().map(|row| NodeRow { action: "gone".to_owned(), ..row }));
+        changed.extend(before.into_values().map(|row| NodeRow { action: NodeAction::Gone, ..row }));
         changed
     }
 
     /// These rows as text, in columns that fit what is printed already too.
     fn text(&self, changed: &[NodeRow], format: Format, head: bool) -> anyhow::Result<String> {
         let lines = match format {
-            Format::Json => changed.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?,
+            Format::Json => {
+                let line = |row| serde_json::to_string(&Envelope::new(row));
+                changed.iter().map(line).collect::<Result<Vec<_>, _>>()?
+            }
             Format::Yaml => {
                 let document = |row: &NodeRow| {
-                    serde_saphyr::to_string(row).map(|text| format!("---\n{}", text.trim_end()))
+                    serde_saphyr::to_string(&Envelope::new(row))
+                        .map(|text| format!("---\n{}", text.trim_end()))
                 };
                 changed.iter().map(document).collect::<Result<Vec<_>, _>>()?
             }
@@ -308,7 +314,11 @@ mod tests {
         let read: NodeRow = serde_json::from_str(&json).unwrap();
         assert_eq!((read.name.as_str(), read.flag), ("b", None));
         let yaml = text(Format::Yaml, false, rows([flagged("a-long-name", 5), row("b")]));
-        assert!(yaml.starts_with("---\nname: a-long-name\n") && yaml.ends_with('\n'), "{yaml}");
+        assert!(
+            yaml.starts_with("---\nschema_version: 1\nkind: Node\nname: a-long-name\n")
+                && yaml.ends_with('\n'),
+            "{yaml}"
+        );
         assert_eq!(text(Format::Name, false, rows([flagged("a-long-name", 5)])), "b\n");
     }
 }

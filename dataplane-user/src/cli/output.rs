@@ -1,25 +1,30 @@
 use std::io::{self, Write as _};
 
+use super::args::Format;
+use crate::report::{Document, Envelope};
 use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets};
-use serde::Serialize;
 
-use super::args::Format;
+/// A document as it is printed for programs; `None` where the format is one for people.
+pub(super) fn document<T: Document>(format: Format, value: &T) -> anyhow::Result<Option<String>> {
+    let envelope = Envelope::new(value);
+    Ok(match format {
+        Format::Table | Format::Wide | Format::Name => None,
+        Format::Json => Some(serde_json::to_string_pretty(&envelope)?),
+        Format::Yaml => Some(serde_saphyr::to_string(&envelope)?),
+    })
+}
 
-/// Prints a result: as columns by `table`, or as it is.
+/// Prints a result: as columns by `table`, or as one object.
 ///
 /// # Errors
 /// Where standard output does not take it. A reader that went away (`| head`) is no error.
-pub(super) fn print<T: Serialize>(
+pub(super) fn print<T: Document>(
     format: Format,
     value: &T,
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
-    let text = match format {
-        Format::Table | Format::Wide | Format::Name => table(value),
-        Format::Json => serde_json::to_string_pretty(value)?,
-        Format::Yaml => serde_saphyr::to_string(value)?,
-    };
+    let text = document(format, value)?.unwrap_or_else(|| table(value));
     let text = text.trim_end();
     // No rows are no line.
     put(if text.is_empty() { String::new() } else { [text, "\n"].concat() })

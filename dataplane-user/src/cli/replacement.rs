@@ -5,14 +5,6 @@ use crate::{
     report::{Beside, ReplacementRow},
 };
 
-/// For `status`.
-pub(super) fn text(row: &ReplacementRow) -> String {
-    match row.beside {
-        Beside::Observes => format!("problem: {}", row.why),
-        Beside::Forced | Beside::Nothing => row.why.clone(),
-    }
-}
-
 /// For `doctor`.
 pub(super) fn check(found: Option<&ReplacementRow>) -> Check {
     const NAME: &str = "kube-proxy replacement";
@@ -31,11 +23,11 @@ mod tests {
     #[test]
     fn it_is_a_problem_only_where_it_keeps_the_agent_from_cutting() {
         let found = Replacement::by_devices(|name| name == "cilium_host").unwrap();
-        for (mode, force, beside, level, problem) in [
-            (Mode::Enforce, false, Beside::Observes, Level::Warn, true),
-            (Mode::Enforce, true, Beside::Forced, Level::Ok, false),
-            (Mode::Observe, false, Beside::Nothing, Level::Ok, false),
-            (Mode::Observe, true, Beside::Nothing, Level::Ok, false),
+        for (mode, force, beside, level) in [
+            (Mode::Enforce, false, Beside::Observes, Level::Warn),
+            (Mode::Enforce, true, Beside::Forced, Level::Ok),
+            (Mode::Observe, false, Beside::Nothing, Level::Ok),
+            (Mode::Observe, true, Beside::Nothing, Level::Ok),
         ] {
             let row = ReplacementRow::new(found, mode, force);
             assert_eq!((row.beside, check(Some(&row)).level), (beside, level));
@@ -44,7 +36,6 @@ mod tests {
                 "{}",
                 row.why
             );
-            assert_eq!(text(&row).starts_with("problem: "), problem);
         }
         let row = ReplacementRow::new(found, Mode::Enforce, false);
         assert!(row.why.contains("only counted") && row.why.ends_with("--force"), "{}", row.why);

@@ -1,330 +1,173 @@
-//! The agent's state as lines, for people.
+//! What `status` says to people: a word, the warnings, and what stands today.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use super::{
     adjust,
-    claims::{automatic_text, has_automatic, held_lines, withheld_text},
+    args::Format,
+    claims::{all_text, unknown_lines},
     exit::Exit,
-    flag::challenged_text,
-    output::{or_dash, printable, seconds},
-    replacement,
+    output::{printable, seconds},
+    status_wide,
 };
 use crate::{
+    dataplane::XdpStatus,
     plan::Mode,
-    report::{ClusterRow, DrainRow, GuardRow, IpvsRow, RescueRow, StaleRow, Status},
+    report::{Beside, ClusterRow, DrainRow, Health, InterfaceRow, NodeRow, Status, StatusReport},
 };
 
-fn stale_text(row: &StaleRow) -> String {
-    let mut text = format!("{} conntrack entries of UDP and SCTP, {} of TCP", row.datagrams, row.tcp);
-    for (count, what) in [
-        (row.by_filter, "requests by filter"),
-        (row.affinity, "sets or lists of affinity"),
-        (row.affinity_unknown, "sets of unknown Services left alone"),
-        (row.refused, "refused by the kernel"),
-    ] {
-        if count != 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
+pub(super) fn status(report: &StatusReport, format: Format) -> String {
+    let StatusReport { health, status } = report;
+    let mut text = format!("{}: {}\n", health.state, printable(&health.why));
+    for warning in &health.warnings {
+        let _ = writeln!(text, "  {}  {}", warning.code, printable(&warning.message));
     }
-    if row.nodes > 1 {
-        let _ = write!(text, ", of {} nodes together", row.nodes);
-    }
-    text
-}
-
-fn drained_text(row: &DrainRow) -> String {
-    if row.planned > 0 {
-        return format!(
-            "would drain {} destinations, leaves {} services exempt",
-            row.planned, row.exempt_services
-        );
-    }
-    format!(
-        "{} destinations drained, {} with connections left, {} services exempt, {} failed",
-        row.taken, row.waiting, row.exempt_services, row.failed
-    )
-}
-
-/// Nothing where there is nothing to guard.
-fn guard_text(ipvs: &IpvsRow) -> Option<&'static str> {
-    match ipvs.guard {
-        GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is drained"),
-        GuardRow::External { seen: true } => Some("external, and it is there"),
-        GuardRow::External { seen: false } => Some(
-            "problem: external, and none is there: where this agent is killed, weights of 0 stay; start `nodefence guard`",
-        ),
-    }
-}
-
-fn rescue(row: &RescueRow, mode: Mode) -> String {
-    let mut text = match &row.idle {
-        Some(why) if mode == Mode::Observe => format!("none: {why}"),
-        Some(why) => format!("none, new connections are refused: {why}"),
-        None => format!(
-            "new connections and datagrams that meet the cut are balanced anew (of own sockets: {})",
-            row.own
-        ),
-    };
-    let _ = write!(text, "; {} rescued, {} refused after their tries", row.rescued, row.tries);
-    if row.beyond_budget != 0 {
-        let _ =
-            write!(text, ", {} refused at once beyond the budget (--rescue-per-second)", row.beyond_budget);
-    }
-    for (name, count) in &row.not {
-        let _ = write!(text, ", {count} {name}");
-    }
-    text
-}
-
-/// What a line about it begins with: without its article, in a capital.
-fn as_title(source: &str) -> String {
-    let name = source.strip_prefix("the ").unwrap_or(source);
-    let mut letters = name.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// How many there are, and what that means.
-fn conflicts_text(cluster: &ClusterRow) -> String {
-    format!(
-        "problem: {} conflicts in {}; what conflicts is left out and not cut",
-        cluster.conflicts, cluster.source
-    )
-}
-
-/// How a line ends that counts what was once.
-const COUNTED: &str = " since the agent began (see the log)";
-
-fn view_text(cluster: &ClusterRow) -> String {
-    let text = format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds));
-    match cluster.max_age_seconds {
-        Some(max) if cluster.is_old => {
-            format!("{text} (problem: older than {}: nothing is cut, what would be is counted)", seconds(max))
-        }
-        Some(max) => format!("{text}, holds for {}", seconds(max)),
-        None => text,
-    }
-}
-
-pub(super) fn status(status: &Status) -> String {
-    let mut text = String::new();
-    for (name, value) in lines(status) {
+    let lines = if format == Format::Wide { status_wide::lines(status) } else { lines(status) };
+    for (name, value) in lines {
         let _ = writeln!(text, "{name:<16}{}", printable(&value));
     }
     text
 }
 
-/// What is a problem now is a finding. What was counted since the agent began is none: it would be one for as long as the agent lives.
-pub(super) fn check(status: &Status) -> Exit {
-    // Reasons that somebody gave begin no value, and stand on neither of these two lines.
-    let is_problem = |(name, value): &(String, String)| {
-        (value.starts_with("problem: ") && !value.ends_with(COUNTED))
-            || matches!(name.as_str(), "Renewed" | "View") && value.contains("(problem: ")
-    };
-    if lines(status).iter().any(is_problem) { Exit::Findings } else { Exit::Ok }
+/// A warning that stands is a finding. What was counted since the agent began is none: it would be one for as long as the agent lives.
+pub(super) fn check(health: &Health) -> Exit {
+    if health.has_findings() { Exit::Findings } else { Exit::Ok }
 }
 
-/// Each with its name, which is empty where it goes on with what the line before it is about.
+/// What stands today, each with its name; the name is empty where a line goes on with what the one before it is about.
 fn lines(status: &Status) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
-    line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
-    line("Node", status.node.clone());
-    line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
-    if let Some(changed) = status.mode_set.as_ref().and_then(adjust::changed) {
-        line("", changed);
-    }
-    if let Some(row) = &status.replacement {
-        line("", replacement::text(row));
-    }
-    if has_automatic(&status.flagged, &status.claimed_unknown) || !status.withheld.is_empty() {
-        line("Automatic", automatic_text(&status.auto, &status.auto_limit));
-    }
-    for row in &status.withheld {
-        line("Withheld", format!("problem: {}", withheld_text(row)));
-    }
-    let cluster = &status.cluster;
-    let services = match (cluster.services, cluster.endpoints) {
-        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints, "),
-        _ => String::new(),
-    };
-    let file = cluster.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
     line(
-        &as_title(&cluster.source),
+        "Agent",
         format!(
-            "{file}{} nodes, {} backends, {services}read {}",
-            cluster.nodes, cluster.backends, cluster.loaded
+            "{} (nodefence {}, process {}, since {}): {}, answer {}; kube-proxy: {}",
+            status.node,
+            status.version,
+            status.pid,
+            status.started,
+            status.mode,
+            format!("{:?}", status.answer).to_lowercase(),
+            status.proxy
         ),
     );
-    if cluster.services.is_none() {
-        let unknown = "it has no `services`: what else a Service could use is not known, nothing is exempt for one that is cut whole";
-        line("", unknown.to_owned());
+    // Of an observing agent the first line says so.
+    let changed = status.mode_set.as_ref().filter(|_| status.mode == Mode::Enforce);
+    if let Some(changed) = changed.and_then(adjust::changed) {
+        line("", changed);
     }
-    for problem in
-        cluster.error.iter().chain(&cluster.watch).chain(&cluster.flags).chain(&status.flags_problem)
-    {
-        line("", format!("problem: {problem}"));
+    if let Some(row) = status.replacement.as_ref().filter(|row| row.beside != Beside::Observes) {
+        line("", row.why.clone());
     }
-    if cluster.conflicts != 0 {
-        line("Conflicts", conflicts_text(cluster));
-    }
-    for row in &cluster.conflict_examples {
-        line("", row.to_string());
-    }
-    if cluster.conflicts > cluster.conflict_examples.len() {
-        line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
-    }
-    if cluster.left_out != 0 {
-        line("Left out", format!("problem: {} endpoints, which are not cut", cluster.left_out));
-    }
-    for row in &cluster.left_out_examples {
-        line("", format!("{} on {}: {}", row.address, row.node, row.why));
-    }
-    if cluster.left_out > cluster.left_out_examples.len() {
-        line("", format!("and {} more", cluster.left_out - cluster.left_out_examples.len()));
-    }
-    line("View", view_text(cluster));
-    let plane = &status.dataplane;
-    line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
-    let late = if plane.renewed_late() { " (problem: verdicts lapse 3 s after it)" } else { "" };
-    line("Renewed", format!("{:.1} s ago{late}", plane.renewed_seconds_ago));
-    for problem in plane.error.iter().chain(&plane.renew_error) {
-        line("", format!("problem: {problem}"));
-    }
-    if let Some(error) = &plane.compare_error {
-        line("", format!("problem: the maps could not be compared: {error}"));
-    }
-    if plane.differed != 0 {
-        let differed = plane.differed;
-        line("", format!("problem: {differed} entries were changed by somebody else, and mended{COUNTED}"));
-    }
-    if plane.left_out != 0 {
-        let first: Vec<String> = plane.left_out_first.iter().map(ToString::to_string).collect();
-        line(
-            "",
-            format!("problem: {} backends do not fit and pass: {} ...", plane.left_out, first.join(", ")),
-        );
-    }
-    if plane.left_out_ports != 0 {
-        line("", format!("problem: {} host-network ports do not fit and pass", plane.left_out_ports));
-    }
+    line("View", view(&status.cluster));
+    line("Devices", devices(status));
     for row in &status.interfaces {
-        let tc = row.tc.as_deref().unwrap_or("not attached");
-        let layer = row.link_layer.as_deref().unwrap_or("?");
-        line("Interface", format!("{} (index {}): {layer}, TC {tc}, XDP {}", row.name, row.ifindex, row.xdp));
-        if let Some(error) = &row.error {
-            line("", format!("problem: {error}"));
-        }
-        if row.virtual_functions != 0 {
-            let count = row.virtual_functions;
-            line(
-                "",
-                format!("problem: has {count} virtual functions; what is sent by these is not cut here"),
-            );
-        }
-        if let Some(bridge) = &row.bridge {
-            let what = if *bridge == row.name {
-                "a bridge".to_owned()
-            } else {
-                format!("port of the bridge {bridge}")
-            };
-            line(
-                "",
-                format!(
-                    "{what}: what pods and guests on its ports send to a backend is switched there, and not cut"
-                ),
-            );
-        }
-        for ahead in &row.programs_ahead {
-            line("", format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
+        for more in status_wide::of_device(row) {
+            line("", format!("{}: {more}", row.name));
         }
     }
-    if let Some(error) = &status.routes_problem {
-        line(
-            "Routes",
-            format!("problem: what devices cover is of before, since they could not be looked at: {error}"),
-        );
-    }
-    if status.uncovered != 0 {
-        let count = status.uncovered;
-        line("Not covered", format!("problem: {count} backends, whose traffic is not cut here"));
-        for row in &status.uncovered_examples {
-            line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
-        }
-        if count > status.uncovered_examples.len() {
-            line(
-                "",
-                format!("and {} more: see `nodefence backends`", count - status.uncovered_examples.len()),
-            );
-        }
-    }
-    line("This kernel", status.probe_text.clone());
-    if !status.cannot_challenge.is_empty() {
-        let what =
-            "idle clients of flows that conntrack does not list; those flows are cut when they next send:";
-        line("Cannot challenge", what.to_owned());
-    }
-    for flows in &status.cannot_challenge {
-        line("", format!("- {flows}"));
-    }
-    for (node, row) in &status.challenged {
-        line("Challenged", format!("{node}: {}", challenged_text(row)));
-        if let Some(problem) = &row.problem {
-            line("", format!("problem: {problem}"));
-        }
-    }
-    line("kube-proxy", status.proxy.to_string());
-    for (node, row) in &status.stale {
-        line("Stale", format!("{node}: {}", stale_text(row)));
-        if let Some(problem) = &row.problem {
-            line("", format!("problem: {problem}"));
-        }
-    }
-    for row in &status.neighbours {
-        line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
-    }
-    if status.exempt != 0 {
-        line("Exempt", format!("{} ports of flagged nodes, which are not cut", status.exempt));
-        for row in &status.exempt_examples {
-            let socket = std::net::SocketAddr::new(row.address, row.port);
-            line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
-        }
-    }
-    if status.would_exempt != 0 {
-        line("Would exempt", format!("{} more ports, were what is observed enforced", status.would_exempt));
-    }
-    for problem in status.ipvs.note.iter().chain(&status.ipvs.problems) {
-        line("IPVS", format!("problem: {problem}"));
-    }
-    if let Some(guard) = guard_text(&status.ipvs) {
-        line("IPVS guard", guard.to_owned());
-    }
-    for (node, row) in &status.ipvs.nodes {
-        line("IPVS", format!("{node}: {}", drained_text(row)));
-        for exempt in &row.exempt {
-            line("", format!("exempt: {}: {}", exempt.service, exempt.why));
-        }
-        for problem in &row.problems {
-            line("", format!("problem: {problem}"));
-        }
-    }
-    line("Rescue", rescue(&status.rescue, status.mode));
-    if status.log_lines_lost != 0 {
-        let lost = status.log_lines_lost;
-        line(
-            "Log",
-            format!("problem: {lost} lines were lost: they came faster than they could be written{COUNTED}"),
-        );
+    if let Some(why) = status.rescue.idle.as_ref().filter(|_| status.mode == Mode::Enforce) {
+        line("Rescue", format!("none, new connections are refused: {why}"));
     }
     if let Some(changed) = status.log_level.as_ref().and_then(adjust::changed) {
         line("Log level", changed);
     }
     for (name, value) in
-        held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)
+        unknown_lines(&status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)
     {
         line(name, value);
     }
+    for row in &status.flagged {
+        let name = if row.flag.is_some() { "Flagged" } else { "Claimed" };
+        line(name, node(row, status));
+    }
+    for (name, row) in &status.ipvs.nodes {
+        if !status.flagged.iter().any(|node| node.name == name.as_str()) {
+            line("Restored", format!("{name}: IPVS {}", drained(row)));
+        }
+    }
     lines
+}
+
+fn view(cluster: &ClusterRow) -> String {
+    let services = match (cluster.services, cluster.endpoints) {
+        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints"),
+        _ => "no word on Services".to_owned(),
+    };
+    let holds = cluster.max_age_seconds.map(|max| format!(", holds for {}", seconds(max)));
+    format!(
+        "{}: {} nodes, {} backends, {services}; number {}, read {} ago{}",
+        cluster.file.as_ref().unwrap_or(&cluster.source),
+        cluster.nodes,
+        cluster.backends,
+        cluster.view,
+        seconds(cluster.age_seconds),
+        holds.unwrap_or_default()
+    )
+}
+
+fn devices(status: &Status) -> String {
+    let device = |row: &InterfaceRow| {
+        let xdp = if row.xdp == XdpStatus::default() { String::new() } else { format!(", XDP {}", row.xdp) };
+        format!(
+            "{} ({}{xdp})",
+            row.name,
+            row.tc.map_or_else(|| "not attached".to_owned(), |mode| mode.to_string())
+        )
+    };
+    let names: Vec<String> = status.interfaces.iter().map(device).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    match status.covered {
+        Some(covered) => format!("{names}; they cover {covered} of {} backends", covered + status.uncovered),
+        None => format!("{names}; {} backends are not covered", status.uncovered),
+    }
+}
+
+/// A node that is flagged or claimed: what is done, how far that is, and who wants it.
+fn node(row: &NodeRow, status: &Status) -> String {
+    let mut text = format!("{}: {}", row.name, row.action);
+    let mut add = |what: String| {
+        let _ = write!(text, ", {what}");
+    };
+    let since = row.flag.as_ref().map(|flag| flag.since);
+    let since = since.or_else(|| row.claims.iter().map(|claim| claim.since).min());
+    if let Some(since) = since {
+        add(format!("since {since}"));
+    }
+    if let Some(until) = row.flag.as_ref().and_then(|flag| flag.until) {
+        add(format!("until {until}"));
+    }
+    if row.exempt != 0 {
+        add(format!("{} ports exempt", row.exempt));
+    }
+    if let Some(row) = status.ipvs.nodes.get(row.name.as_str()) {
+        add(format!("IPVS {}", drained(row)));
+    }
+    if let Some(row) = status.challenged.get(row.name.as_str()) {
+        add(format!("challenged {} of {} flows", row.challenged, row.listed));
+    }
+    if let Some(row) = status.stale.get(row.name.as_str()) {
+        // The kernel does not tell how many entries a filter took.
+        let filters = match row.by_filter {
+            0 => String::new(),
+            count => format!(", and what {count} filters match"),
+        };
+        add(format!("stale entries deleted: {}{filters}", row.datagrams + row.tcp + row.affinity));
+    }
+    let who = all_text(row).map(|who| format!("; {who}"));
+    text + &who.unwrap_or_default()
+}
+
+/// How far a node is drained from IPVS.
+fn drained(row: &DrainRow) -> impl Display {
+    let mut text = match row.planned {
+        0 => format!("drained {} of {}", row.taken, row.taken + row.waiting + row.failed),
+        planned => format!("would drain {planned}"),
+    };
+    if row.exempt_services != 0 {
+        let _ = write!(text, " and exempts {} services", row.exempt_services);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,11 +1,6 @@
 //! Results as columns and lines, for people.
 
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
-
-use serde::Serialize;
+use std::{fmt::Write as _, path::Path};
 
 use super::{
     claims::flag_text,
@@ -13,13 +8,13 @@ use super::{
 };
 use crate::{
     dataplane::DetachReport,
-    report::{BackendRow, CounterRow, Flows, UnflagReport},
+    report::{BackendRow, CounterRow, Detached, FlowList, List, UnflagReport},
 };
 
-pub(super) fn backends(rows: &[BackendRow]) -> String {
+pub(super) fn backends(backends: &List<BackendRow>) -> String {
     columns(
         ["ADDRESS", "PORT", "NODE", "FLAGGED", "INTERFACE"],
-        rows.iter().map(|row| {
+        backends.items.iter().map(|row| {
             [
                 row.address.to_string(),
                 match (row.port, row.protocol) {
@@ -38,12 +33,12 @@ pub(super) fn backends(rows: &[BackendRow]) -> String {
     )
 }
 
-pub(super) fn flows(flows: &Flows) -> String {
+pub(super) fn flows(flows: &FlowList) -> String {
     columns(
         ["PROTOCOL", "CLIENT", "SERVICE", "BACKEND", "NODE", "STATE", "ZONE", "TIMEOUT"],
-        flows.flows.iter().map(|row| {
+        flows.items.iter().map(|row| {
             [
-                row.protocol.clone(),
+                row.protocol.map_or_else(|| row.protocol_number.to_string(), |protocol| protocol.to_string()),
                 row.client.to_string(),
                 row.service.to_string(),
                 row.backend.to_string(),
@@ -56,10 +51,10 @@ pub(super) fn flows(flows: &Flows) -> String {
     )
 }
 
-pub(super) fn counters(rows: &[CounterRow]) -> String {
+pub(super) fn counters(counters: &List<CounterRow>) -> String {
     columns(
         ["REASON", "PACKETS", "BYTES", "MEANING"],
-        rows.iter().map(|row| {
+        counters.items.iter().map(|row| {
             [row.reason.clone(), row.packets.to_string(), row.bytes.to_string(), row.help.clone()]
         }),
     )
@@ -71,20 +66,6 @@ pub(super) fn unflag(report: &UnflagReport) -> String {
         (None, true) => format!("node {}: traffic passes again", report.node),
         (None, false) => format!("node {} was not flagged", report.node),
     }
-}
-
-/// What `detach` took away.
-#[derive(Serialize)]
-pub(super) struct Detached {
-    /// From the kernel.
-    #[serde(flatten)]
-    pub(super) removed: DetachReport,
-    /// Destinations that were restored in IPVS.
-    pub(super) restore: usize,
-    /// The file that kept the CLI's flags, where there was one.
-    pub(super) flags_file: Option<PathBuf>,
-    /// Ledgers that could not be read and were put aside: they are left.
-    pub(super) ledgers_left: Vec<PathBuf>,
 }
 
 pub(super) fn detach(detached: &Detached) -> String {

@@ -183,7 +183,7 @@ mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
-    use crate::cli::args::{AgentArgs, Cli, Format, Verb};
+    use crate::cli::args::{AgentArgs, Cli, FlagArgs, Format, Verb};
 
     fn agent(more: &[&str]) -> Result<AgentArgs, String> {
         let args = ["nodefence", "agent", "--cluster-file", "x", "--interface", "y"];
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_flag_ends_after_an_hour_unless_it_is_said() {
         let flag = |more: &[&str]| match Cli::try_parse_from([&["nodefence", "flag", "b"], more].concat()) {
-            Ok(Cli { verb: Verb::Flag { lasts, .. }, .. }) => Ok(lasts),
+            Ok(Cli { verb: Verb::Flag(FlagArgs { lasts, .. }), .. }) => Ok(lasts),
             Ok(cli) => panic!("{cli:?}"),
             Err(error) => Err(error.to_string()),
         };

@@ -5,14 +5,17 @@ use std::{
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use super::{
     adjust,
-    args::{AgentArgs, Cli, Format, Verb},
+    args::{
+        AgentArgs, Cli, CompletionsArgs, DetachArgs, DoctorArgs, FlagArgs, FlowsArgs, Format, GuardArgs,
+        LogLevelArgs, ManArgs, ModeArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
+    },
     audit, doctor, environment,
     exit::Exit,
-    flag,
+    explain, flag,
     log::Log,
     nodes::nodes,
     output::{print, put, say},
@@ -29,8 +32,9 @@ use crate::{
     plan::{Answer, Mode},
     proxy,
     report::{
-        AuditReport, BackendRow, Client, ClientError, CounterRow, ErrorKind, FlagReport, FlowFilter, Flows,
-        ModeReport, PATIENCE_WITH_CHALLENGE, RepairReport, Request, Server, Status, UnflagReport,
+        AuditReport, BackendRow, Client, ClientError, CounterRow, Detached, Document, ErrorKind, FlagReport,
+        FlowFilter, FlowList, List, ModeReport, PATIENCE_WITH_CHALLENGE, RepairReport, Request, Server,
+        Status, StatusReport, UnflagReport,
     },
     source::Objects,
 };
@@ -49,7 +53,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             let settings = settings(args, &cli, log.logging());
             return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
-        Verb::Flag { node, lasts, reason, force, wait, strict } => {
+        Verb::Flag(FlagArgs { node, lasts, reason, force, wait, strict }) => {
             let for_ms = lasts.0.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
             let request = |sudo_user| Request::Flag {
                 node: node.clone(),
@@ -68,44 +72,41 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 return Ok(exit);
             }
         }
-        Verb::Unflag { node } => {
+        Verb::Unflag(UnflagArgs { node }) => {
             let request = Request::Unflag { node };
             caller.ask(&request, |report: &UnflagReport| warn(&report.warnings), tables::unflag)?;
         }
         Verb::Nodes(ref args) => return nodes(&caller.socket, caller.format, args),
-        Verb::Backends => {
-            caller.ask(&Request::Backends, quiet, |rows: &Vec<BackendRow>| tables::backends(rows))?
-        }
-        Verb::Flows { node, backend, service, protocol, limit } => {
+        Verb::Backends => caller.list::<BackendRow>(&Request::Backends, tables::backends)?,
+        Verb::Flows(FlowsArgs { node, backend, service, protocol, limit }) => {
             let limit = limit.map(|limit| limit as usize);
             let request = Request::Flows(FlowFilter { node, backend, service, protocol, limit });
-            caller.ask(&request, |flows: &Flows| warn(&flows.notes), tables::flows)?;
+            caller.ask(&request, |flows: &FlowList| warn(&flows.notes), tables::flows)?;
         }
-        Verb::Counters => {
-            caller.ask(&Request::Counters, quiet, |rows: &Vec<CounterRow>| tables::counters(rows))?
-        }
-        Verb::Status { check } => {
-            let exit = |report: &Status| if check { status::check(report) } else { Exit::Ok };
-            return caller.ask_for(&Request::Status, quiet, status::status, exit);
+        Verb::Counters => caller.list::<CounterRow>(&Request::Counters, tables::counters)?,
+        Verb::Status(StatusArgs { check }) => {
+            let report = StatusReport::from(caller.answer::<Status>(&Request::Status)?);
+            print(caller.format, &report, |report| status::status(report, caller.format))?;
+            return Ok(if check { status::check(&report.health) } else { Exit::Ok });
         }
         Verb::Audit => {
             let warnings = |report: &AuditReport| warn(&audit::audit_warnings(report));
             return caller.ask_for(&Request::Audit, warnings, audit::audit, audit::audit_exit);
         }
-        Verb::Repair { kinds, dry_run } => {
+        Verb::Repair(RepairArgs { kinds, dry_run }) => {
             let request = Request::Repair { kinds, dry_run };
             let notes = |report: &RepairReport| warn(&report.notes);
             return caller.ask_for(&request, notes, audit::repair, audit::repair_exit);
         }
-        Verb::Mode { mode } => {
+        Verb::Mode(ModeArgs { mode }) => {
             let request = Request::Mode { mode: mode.map(Mode::from), sudo_user: adjust::sudo_user() };
             caller.ask(&request, |report: &ModeReport| warn(&report.warnings), adjust::mode)?;
         }
-        Verb::LogLevel { level } => {
+        Verb::LogLevel(LogLevelArgs { level }) => {
             let request = Request::LogLevel { level, sudo_user: adjust::sudo_user() };
             caller.ask(&request, quiet, adjust::log_level)?;
         }
-        Verb::Detach { ref pin_dir } => {
+        Verb::Detach(DetachArgs { ref pin_dir }) => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
             let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
             // Whatever becomes of it: what cuts must go.
@@ -121,9 +122,10 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 Err(error) => (0, Some(error)),
             };
             let ledgers_left = ledger::put_aside(&cli.run_dir);
-            let detached = tables::Detached { removed, restore, flags_file, ledgers_left };
             let bpffs = dataplane::in_bpffs(pin_dir).unwrap_or(true);
-            warn(tables::nothing_pinned(&detached.removed, pin_dir, bpffs).as_slice());
+            let warnings = tables::nothing_pinned(&removed, pin_dir, bpffs).into_iter().collect();
+            let detached = Detached { removed, restore, flags_file, ledgers_left, warnings };
+            warn(&detached.warnings);
             print(cli.output, &detached, tables::detach)?;
             if let Some(error) = failed {
                 return Err(error.context(
@@ -132,7 +134,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 ));
             }
         }
-        Verb::Guard { parent, ref pin_dir } => {
+        Verb::Guard(GuardArgs { parent, ref pin_dir }) => {
             // Before the log has its thread.
             let ends = drain::Ends::hold().context("take signals")?;
             let log = Log::begin(LogFormat::Text);
@@ -142,16 +144,19 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             };
             return Ok(ended.map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
-        Verb::Doctor { ref interface, ref pin_dir } => {
+        Verb::Doctor(DoctorArgs { code: Some(code), .. }) => {
+            return explain::explain(code, cli.output, &cli.socket());
+        }
+        Verb::Doctor(DoctorArgs { code: None, ref interface, ref pin_dir }) => {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
         }
-        Verb::Completions { shell } => {
+        Verb::Completions(CompletionsArgs { shell }) => {
             let mut script = Vec::new();
             let mut command = environment::with_variables(Cli::command());
             clap_complete::generate(shell, &mut command, "nodefence", &mut script);
             put(script)?;
         }
-        Verb::Man { dir } => man(dir.as_deref())?,
+        Verb::Man(ManArgs { dir }) => man(dir.as_deref())?,
     }
     Ok(Exit::Ok)
 }
@@ -181,7 +186,20 @@ struct Caller {
 }
 
 impl Caller {
-    fn ask<T: Serialize + DeserializeOwned>(
+    /// Asks for rows.
+    fn list<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        table: impl FnOnce(&List<T>) -> String,
+    ) -> anyhow::Result<()>
+    where
+        List<T>: Document,
+    {
+        let rows: Vec<T> = self.answer(request)?;
+        print(self.format, &rows.into(), table)
+    }
+
+    fn ask<T: Document + DeserializeOwned>(
         &self,
         request: &Request,
         aside: impl FnOnce(&T),
@@ -191,7 +209,7 @@ impl Caller {
     }
 
     /// As [`Caller::ask`]; the answer decides how the command ends.
-    fn ask_for<T: Serialize + DeserializeOwned>(
+    fn ask_for<T: Document + DeserializeOwned>(
         &self,
         request: &Request,
         aside: impl FnOnce(&T),

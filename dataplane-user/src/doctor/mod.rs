@@ -13,11 +13,16 @@ pub use facts::{Capabilities, DeviceFacts, Facts, KernelVersion, Lockdown};
 pub use judge::judge;
 pub use pressure::{Counting, Pressure};
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::report::Document;
+
 /// The remedy where this user may not look.
 pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
 /// How a line of the doctor's ends.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// As it should be.
@@ -29,7 +34,7 @@ pub enum Level {
 }
 
 /// One line of the doctor's.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Check {
     /// What was looked at, in a word or two.
     pub name: String,
@@ -38,7 +43,6 @@ pub struct Check {
     /// What was found.
     pub found: String,
     /// What to do about it, as a command for the shell (notes after a `#`); `None` where nothing need be done.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
@@ -56,6 +60,26 @@ impl Check {
     /// A line that breaks the promise.
     pub fn fail(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name: name.into(), level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// All lines of the doctor's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct DoctorReport {
+    /// The worst level of them; with `fail` the exit code is 5.
+    pub level: Level,
+    /// The lines.
+    pub items: Vec<Check>,
+}
+
+impl Document for DoctorReport {
+    const KIND: &'static str = "DoctorReport";
+    const PRINTED_BY: &'static str = "nodefence doctor";
+}
+
+impl From<Vec<Check>> for DoctorReport {
+    fn from(items: Vec<Check>) -> Self {
+        Self { level: worst(&items), items }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use super::{Book, holds, spawn_guard};
 use crate::ledger::{Entry, Error, IpvsLock, Ledger, Loaded, Owner, Pair, Record};
 
-/// How long another process that has the ledger (an agent that ends, a guard that puts things back) is waited for at a time.
+/// How long another process that has the ledger (an agent that ends, a guard that restores) is waited for at a time.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How soon a guard that ended is replaced.
 const RESPAWN: Duration = Duration::from_secs(1);
@@ -16,13 +16,13 @@ const RESPAWN: Duration = Duration::from_secs(1);
 /// Who restores what a dead agent drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardKind {
-    /// A process that the agent starts, and starts again where it ends.
+    /// A process that the agent starts, and starts again when it ends.
     Child,
-    /// One that others start (`nodefence guard`).
+    /// A process that others start (`nodefence guard`).
     External,
 }
 
-/// Says that this thread lives: the lease is renewed only as long as it does.
+/// Says that this thread lives: the lease is renewed only as long as the thread does.
 type Alive = Box<dyn Fn() + Send>;
 
 /// The ledger on the disk, its lease, and the guard that watches over both.
@@ -31,13 +31,13 @@ pub struct Ledgers {
     pin_dir: PathBuf,
     ledger: Ledger,
     alive: Alive,
-    /// `None` where it was started apart.
+    /// `None` where the guard was started apart.
     guard: Option<Guard>,
     owner: Owner,
 }
 
 impl Ledgers {
-    /// Takes the ledger over, with what an earlier agent left in it. `None` where another process still has it.
+    /// Takes the ledger over, with the entries that an earlier agent left in it. `None` where another process still has the ledger.
     ///
     /// # Errors
     /// Where its files cannot be used.
@@ -53,10 +53,11 @@ impl Ledgers {
             GuardKind::Child => Some(Guard { child: None, tried: None }),
             GuardKind::External => None,
         };
-        let (run_dir, pin_dir) = (run_dir.to_owned(), pin_dir.to_owned());
+        let run_dir = run_dir.to_owned();
+        let pin_dir = pin_dir.to_owned();
         let mut this = Self { run_dir, pin_dir, ledger, alive, guard, owner };
         if !loaded.entries.is_empty() {
-            // An earlier agent's guard ends once this one is there.
+            // An earlier agent's guard ends once this guard is there.
             this.ensure_guard();
         }
         Ok(Some((this, loaded)))
@@ -68,8 +69,8 @@ impl Ledgers {
         }
     }
 
-    /// Has a guard run where there is something to guard. False where the lease has lapsed, or where others do not find the ledger any more: nobody would put
-    /// back what is drained from then on.
+    /// Has a guard run where there is something to guard. False where the lease has lapsed, or where others no longer find the ledger:
+    /// nobody would restore what is drained from then on.
     pub fn holds(&mut self, guarded: bool) -> bool {
         if guarded {
             self.ensure_guard();
@@ -77,7 +78,7 @@ impl Ledgers {
         self.is_ours()
     }
 
-    /// Ends the guard that it started, where nothing is ours any more.
+    /// Ends the guard that this agent started, where nothing is ours any more.
     pub fn dismiss_guard(&mut self) {
         if let Some(mut child) = self.guard.as_mut().and_then(|guard| guard.child.take()) {
             let _ended_already = child.kill();
@@ -91,12 +92,12 @@ impl Book for Ledgers {
 
     fn begin(&mut self, records: &[Record]) -> Result<Option<IpvsLock>, Error> {
         (self.alive)();
-        // Before the turn: where the folder is gone none can be taken.
+        // Before the turn is taken: where the folder is gone there is no turn to take.
         if !self.is_ours() {
             return Ok(None);
         }
         let turn = IpvsLock::take(&self.run_dir)?;
-        // Others may have had it for long.
+        // Others may have had the turn for long.
         if !self.is_ours() {
             return Ok(None);
         }
@@ -136,13 +137,13 @@ impl Guard {
     fn runs(&mut self) -> bool {
         let runs = self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
         if !runs {
-            // It ended, or something killed it.
+            // The guard ended, or something killed it.
             self.child = None;
         }
         runs
     }
 
-    /// Starts one where none of ours runs.
+    /// Starts a guard where none of ours runs.
     fn ensure(&mut self, run_dir: &Path, pin_dir: &Path) {
         if self.runs() {
             return;

@@ -12,15 +12,15 @@ use crate::{
     plan::drain::{Act, Drain, Flagged, Ground},
 };
 
-/// Changes made at once; in between it is looked whether the lease holds, and others may change the tables.
+/// Changes made at once. Between two batches the lease is looked at, and others may change the tables.
 const BATCH: usize = 256;
-/// Changes made in one round: in between services are looked at that somebody waits for.
+/// Changes made in one round. Between two rounds the services are looked at that packets wait for.
 const AT_ONCE: usize = 4 * BATCH;
-/// How often services are looked at that somebody waits for, at most; and at most one part in this many of the time goes into it: each packet that waits
-/// asks for it.
+/// How often services are looked at that packets wait for, at most: each waiting packet asks for it. At most one part in
+/// [`SHARE_OF_URGENT`] of the time goes into these looks.
 const URGENT_EVERY: Duration = Duration::from_millis(20);
 const SHARE_OF_URGENT: u32 = 4;
-/// How often such a service is looked at in a row while something more is to be done: weight 0, then deleted.
+/// How often such a service is looked at in a row while something is left to be done: weight 0, then deletion.
 const URGENT_LOOKS: usize = 3;
 
 /// Why a round was not finished.
@@ -29,7 +29,7 @@ pub enum Failure {
     /// The tables could not be read or changed.
     #[error(transparent)]
     Tables(#[from] ipvs::Error),
-    /// The ledger could not be written: nothing is done that is not in it.
+    /// The ledger could not be written. No change is made that is not in the ledger.
     #[error(transparent)]
     Ledger(#[from] ledger::Error),
 }
@@ -39,24 +39,24 @@ pub enum Failure {
 pub struct Round {
     /// Changes made.
     pub changes: usize,
-    /// The lease has lapsed: nothing may be changed any more on account of what was believed.
+    /// The lease has lapsed: nothing may be changed any more by the earlier reading.
     pub lapsed: bool,
 }
 
-/// Reads, plans, writes down, changes; again and again.
+/// Reads the tables, plans, writes the ledger and changes the tables, again and again.
 #[derive(Debug)]
 pub struct Drive<T, B> {
     /// The plan.
     pub machine: Drain,
     tables: T,
     book: B,
-    /// Lines that were planned may not have been written: the plan takes them for written.
+    /// Planned lines may be missing in the ledger, though the plan takes them for written.
     unwritten: bool,
-    /// Something was deleted, and what follows from that is not done.
+    /// Something was deleted, and [`Tables::settle`] is yet to follow.
     unsettled: bool,
-    /// Planned by an earlier round, and yet to be done.
+    /// Acts that an earlier round planned and that are yet to be done.
     planned: Vec<Act>,
-    /// Those that were looked at, as last read.
+    /// The services that were looked at, as last read.
     services: BTreeMap<ServiceKey, Service>,
     next_owned: Duration,
     next_all: Duration,
@@ -110,7 +110,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         }
     }
 
-    /// What the kernel is set to now.
+    /// Says how the kernel is set now.
     pub fn set_ground(&mut self, ground: Ground) {
         if self.machine.set_ground(ground, self.tables.now()) {
             self.read_all();
@@ -123,17 +123,17 @@ impl<T: Tables, B: Book> Drive<T, B> {
         self.drop_planned();
     }
 
-    /// Has one of the next rounds look at these services, whatever else it reads: each may be one that came after everything was last read.
+    /// Has one of the next rounds look at these services, whatever else it reads. Each may have been made after everything was last read.
     pub fn urge(&mut self, services: impl IntoIterator<Item = ServiceKey>) {
         self.urgent.extend(services);
     }
 
-    /// Whether such services are yet to be looked at.
+    /// Whether urgent services are yet to be looked at.
     pub fn is_urged(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// When the next round is due. `flagged`: whether somebody is flagged; without, only what is ours matters.
+    /// When the next round is due. `flagged`: whether any node is flagged. Without a flag only what is ours matters.
     pub fn next(&self, flagged: bool) -> Option<Duration> {
         if self.unwritten || self.unsettled || !self.planned.is_empty() {
             return Some(Duration::ZERO);
@@ -147,14 +147,14 @@ impl<T: Tables, B: Book> Drive<T, B> {
     /// Reads what is due, and changes what is to be changed.
     ///
     /// # Errors
-    /// Where the tables or the ledger cannot be used. What was found and done until then holds; the next round goes on, and writes first what this one may
-    /// not have written.
+    /// Where the tables or the ledger cannot be used. What was found and done until then holds. The next round goes on, and first writes
+    /// the lines that this one may not have written.
     pub fn round(&mut self) -> Result<Round, Failure> {
         let written = self.write_what_was_not();
         if let Ok(false) = written {
             return Ok(Round { lapsed: true, ..Round::default() });
         }
-        // Where the disk is full, weights can be restored all the same.
+        // Weights can be restored even where the disk is full.
         let done = self.look_and_change();
         if !matches!(done, Ok(Round { lapsed: false, .. })) {
             self.unwritten = true;
@@ -178,7 +178,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
 
     fn look_and_change(&mut self) -> Result<Round, Failure> {
         let begun = self.tables.now();
-        // What is quickly read is not held up.
+        // A quick reading does not give way.
         self.gave_way = begun;
         if self.is_urged() && begun >= self.next_urgent {
             let round = self.hurry()?;
@@ -197,17 +197,18 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if round.lapsed {
             self.read_all();
         } else if all_written && (acts.is_empty() || self.machine.is_empty()) {
-            // Also after the last one was restored: there may be no other round, and history alone would keep the guard busy.
+            // Also after the last destination was restored: there may be no other round, and a ledger of mere history would keep the guard
+            // busy.
             let machine = &self.machine;
             self.book.rest(machine.len(), || machine.entries())?;
         }
         Ok(round)
     }
 
-    /// Looks at the services that packets wait for, and at no others: those come with the next round, which is due at once.
+    /// Looks at the services that packets wait for, and at no others. The others come with the next round, which is due at once.
     fn hurry(&mut self) -> Result<Round, Failure> {
         let mut urgent = std::mem::take(&mut self.urgent);
-        // What is planned for them goes before all else that is.
+        // Acts that are planned for these services go first.
         let planned = std::mem::take(&mut self.planned);
         let (first, later) = planned.into_iter().partition(|act| urgent.contains(&act.pair.service));
         self.planned = later;
@@ -234,14 +235,14 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(round)
     }
 
-    /// What was planned is planned anew, by a new reading.
+    /// Drops the planned acts: they are planned anew by a new reading.
     fn drop_planned(&mut self) {
-        // Lines of it were not written.
+        // Their lines were not written.
         self.unwritten |= !self.planned.is_empty();
         self.planned.clear();
     }
 
-    /// Once for all that was deleted, and not in the round that deleted it: packets that wait for that are rescued meanwhile.
+    /// Settles once for all deletions, and not in the round that made them: packets that wait for the deletion are rescued meanwhile.
     fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             self.tables.settle(&self.machine.ours());
@@ -273,8 +274,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
             }
             round.lapsed = !self.book.is_ours();
             if round.lapsed {
-                // This process may have stood still before the changes were made, and the guard have struck from the ledger what they are about: it names them
-                // again, whole, so that they are restored.
+                // This process may have stood still before it made the changes. Meanwhile the guard may have struck their destinations from
+                // the ledger. They are written again, whole, so that they are restored.
                 let mut entries = self.machine.entries();
                 let named = batch.iter().filter_map(|act| entries.remove_entry(&act.pair));
                 after = named.map(|(pair, entry)| Record::Own(pair, entry)).chain(after).collect();

@@ -5,7 +5,7 @@ use nix::sys::{
     signalfd::{SfdFlags, SignalFd},
 };
 
-/// The signals that ask for a guard's end: they end nothing by themselves, and are challenged for.
+/// The signals that ask for a guard's end. They end nothing by themselves: the guard looks for them.
 #[derive(Debug)]
 pub struct Ends {
     signals: SignalFd,
@@ -13,7 +13,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// From now on. Before the process has another thread: the kernel gives a signal to any that does not block it, and that ends the process.
+    /// Holds the signals from now on. Call it before the process has another thread: the kernel gives a signal to any thread that does not
+    /// block it, and that ends the process.
     ///
     /// # Errors
     /// Where the kernel refuses.
@@ -25,7 +26,7 @@ impl Ends {
         Ok(Self { signals, told: None })
     }
 
-    /// The signal that came first, where one did.
+    /// The first signal that came, if any.
     pub(super) fn told(&mut self) -> Option<&'static str> {
         if self.told.is_none()
             && let Ok(Some(info)) = self.signals.read_signal()

@@ -1,5 +1,5 @@
-//! A process of its own that restores what has lapsed, whatever has become of the agent: the agent's child, or one that was started apart and stays while
-//! agents come and go.
+//! The guard: a process of its own that restores what has lapsed, whatever has become of the agent. It is the agent's child, or was started
+//! apart and stays while agents come and go.
 use std::{
     collections::BTreeMap,
     io,
@@ -24,11 +24,11 @@ use crate::{
 
 /// How often the lease is looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// How long to wait after something could not be restored, and before what was restored is read once more.
+/// How long to wait after something could not be restored, and before what was restored is read again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long another guard's lock is waited for: whoever looks whether one is there has it for a moment.
+/// How long another guard's lock is waited for: a process that only looks whether a guard is there holds the lock for a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// As the agent's child has it from the thread that starts it: five seconds are promised.
+/// The nice value that the agent's child inherits from the thread that starts it: IPVS is to be restored within five seconds.
 const PRECEDENCE: i32 = -20;
 
 /// Why a guard ended without having done its work.
@@ -37,7 +37,7 @@ pub enum GuardError {
     /// The run folder cannot be used.
     #[error(transparent)]
     Ledger(#[from] ledger::Error),
-    /// One is enough.
+    /// Another guard watches over this run folder.
     #[error(
         "another `nodefence guard` watches over the run folder {} (its `ledger.apart` is locked); expected one for each, named by --run-dir",
         run_dir.display()
@@ -53,7 +53,7 @@ pub enum GuardError {
 /// # Errors
 /// Where the process cannot be made.
 pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
-    // The program that runs, also where another one lies in its place by now.
+    // The running program, even where another one lies in its place by now.
     Command::new("/proc/self/exe")
         .arg("guard")
         .arg("--parent")
@@ -67,12 +67,12 @@ pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Watches over the ledger in a run folder as long as the agent, process `parent`, lives, and then until there is nothing left in it to guard.
+/// Watches over the ledger in a run folder as long as the agent, process `parent`, lives, and then until nothing is left to guard.
 ///
 /// # Errors
 /// Where the folder cannot be used.
 pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), GuardError> {
-    // Whoever ends the agent's session or its group means the agent. This one ends by itself, once nothing is left to be restored.
+    // A signal to the agent's session or group is meant for the agent. The guard ends by itself once nothing is left to be restored.
     let _leader_already = setsid();
     Watch::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
 }
@@ -80,7 +80,7 @@ pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), Gu
 /// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be restored.
 ///
 /// # Errors
-/// Where the folder cannot be used, or another one watches over it.
+/// Where the folder cannot be used, or another guard watches over it.
 pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardError> {
     let place = take_place(run_dir, PATIENCE)?;
     if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
@@ -90,7 +90,8 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardErro
             "guard: goes on with the nice value that it was given"
         );
     }
-    let (run, pins) = (run_dir.display(), pin_dir.display());
+    let run = run_dir.display();
+    let pins = pin_dir.display();
     tracing::info!(
         event = "guard-watches",
         run_dir = %run,
@@ -114,14 +115,14 @@ fn take_place(run_dir: &Path, patience: Duration) -> Result<Owner, GuardError> {
 
 /// Whose guard it is.
 enum Whose {
-    /// That of one agent, which started it.
+    /// The guard of the agent that started it.
     Agent {
-        /// Told by whoever started it: that one may have died before this could be challenged.
+        /// Told by the agent that started the guard: the agent may have died before the guard could look for its parent.
         process: u32,
     },
-    /// That of the run folder.
+    /// The guard of the run folder.
     Folder {
-        /// No second one has it.
+        /// The lock that no second guard of the folder gets.
         place: Owner,
         ends: Ends,
     },
@@ -133,7 +134,7 @@ struct Watch<'a> {
     pin_dir: &'a Path,
     whose: Whose,
     lock: Option<Owner>,
-    /// What was restored, and is not in the ledger any more. An agent that is stopped may have changes of it on their way.
+    /// Destinations that were restored and struck from the ledger. A stopped agent may have changes of them on their way.
     struck: BTreeMap<Pair, Entry>,
     told: String,
 }
@@ -149,14 +150,14 @@ impl<'a> Watch<'a> {
                 Ok(None) => return Ok(()),
                 Ok(Some(pause)) => thread::sleep(pause),
                 Err(error @ GuardError::Second { .. }) => return Err(error),
-                // Without agent and ledger nobody says what there is to be restored.
+                // Without agent and ledger nothing says what there is to restore.
                 Err(error) if self.may_end() && !Ledger::path(self.run_dir).exists() => return Err(error),
                 Err(error) => thread::sleep(self.failed(error)),
             }
         }
     }
 
-    /// Whether it is to go once nothing is left: its agent is gone, or it was told to.
+    /// Whether the guard ends once nothing is left: its agent is gone, or it was told to end.
     fn may_end(&mut self) -> bool {
         match &mut self.whose {
             Whose::Agent { process } => u32::try_from(getppid().as_raw()) != Ok(*process),
@@ -164,7 +165,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// One look; gives when to look again, or nothing where there is nothing left to guard.
+    /// One look; returns the time to the next look, or `None` where nothing is left to guard.
     fn step(&mut self) -> Result<Option<Duration>, GuardError> {
         self.find_place()?;
         if self.lock.is_none() {
@@ -176,13 +177,14 @@ impl<'a> Watch<'a> {
             return Ok((!may_end).then_some(TICK));
         }
         let of_agent = matches!(self.whose, Whose::Agent { .. });
-        // Once no agent has the ledger nobody takes it over while this one restores.
+        // The guard owns the ledger while it restores, so that no agent takes the ledger over meanwhile.
         let asks = may_end || !of_agent;
         let owner = if asks { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
         if of_agent && may_end && owner.is_none() {
-            // What was struck is this guard's matter no more: no change of a dead agent is on its way.
+            // Struck destinations concern this guard no more: no change of a dead agent is on its way.
             self.struck.clear();
-            // Another agent's by now, and its guard's. Until that one has this lock, which is given back for it, nobody else would restore.
+            // The ledger is another agent's and its guard's by now. This guard gives back its lock for that guard, and stays until that
+            // guard has the lock: until then nobody else would restore.
             return Ok(self.lock.take().map(|_given_back| TICK));
         }
         let lease = dataplane::lease(self.pin_dir);
@@ -199,9 +201,9 @@ impl<'a> Watch<'a> {
         match lapse(self.run_dir, &mut self.struck) {
             Ok(left) if left.is_empty() && owner.is_some() => Ok(self.restore()?),
             Ok(left) => Ok(Some(self.left(&left))),
-            // Another agent's, which began one anew: nothing of it is this guard's.
+            // Another agent began a new ledger: nothing in it concerns this guard.
             Err(LapseError::Unread(_)) if may_end && of_agent => Ok(None),
-            // Nor can anybody restore what this one cannot read: the next agent keeps it aside.
+            // Nobody else can restore from a ledger that this guard cannot read: the next agent moves it aside.
             Err(error @ LapseError::Unread(_)) if may_end && owner.is_some() => {
                 self.failed(error);
                 Ok(None)
@@ -210,7 +212,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Somebody may have removed the run folder, or all files of the ledger: what lies there by now is what agents lock.
+    /// Somebody may have removed the run folder, or all files of the ledger. Agents lock the files that lie there by now.
     fn find_place(&mut self) -> Result<(), GuardError> {
         if let Whose::Folder { place, .. } = &mut self.whose {
             if self.lock.as_ref().is_some_and(|lock| !lock.is_in(self.run_dir)) {
@@ -223,18 +225,19 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// All of it, and no agent has a hand in it.
+    /// All of it was restored, and no agent has a hand in it.
     fn restore(&mut self) -> Result<Option<Duration>, ledger::Error> {
         if let Whose::Agent { .. } = self.whose {
             return Ok(None);
         }
         self.struck.clear();
-        // History alone would keep this one busy.
+        // A ledger of mere history would keep this guard busy.
         Ledger::open(self.run_dir)?.0.rest(0, BTreeMap::new)?;
         Ok(Some(TICK))
     }
 
-    /// An agent lives, and this one does not see its lease: where that lies in another BPF filesystem, all would be restored that is out for good reason.
+    /// An agent lives, and this guard does not see its lease. Where the lease lies in another BPF filesystem, restoring would undo a drain
+    /// that still holds.
     fn unseen(&mut self) -> Duration {
         let pins = self.pin_dir.display();
         self.tell(format!(
@@ -255,7 +258,7 @@ impl<'a> Watch<'a> {
         AGAIN
     }
 
-    /// Says each thing once.
+    /// Logs each problem once.
     fn tell(&mut self, problem: String) {
         if self.told != problem {
             tracing::error!(
@@ -295,7 +298,7 @@ mod tests {
         Watch::new(run_dir, pin_dir, Whose::Folder { place, ends: Ends::hold().unwrap() })
     }
 
-    /// Who takes over may be killed before it has a guard: the one before it is there as long as that.
+    /// An agent that takes over may be killed before it has a guard: the earlier guard stays that long.
     #[test]
     fn the_guard_of_a_dead_agent_leaves_once_the_next_one_s_is_there() {
         let folder = drained();
@@ -308,7 +311,7 @@ mod tests {
         for look in 0..20 {
             assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
         }
-        // It keeps that one's guard from nothing.
+        // This guard does not keep the next one from its lock.
         let next_guard = Owner::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
         assert_eq!(watch.step().unwrap(), None);
         drop((next_agent, next_guard));
@@ -321,7 +324,7 @@ mod tests {
         let mut watch = apart(run_dir, &pin_dir);
         // To this thread alone.
         raise(Signal::SIGTERM).unwrap();
-        // An agent lives whose lease lies elsewhere: what is out is its matter.
+        // An agent lives whose lease lies elsewhere: its drain holds.
         for look in 0..3 {
             assert_eq!(watch.step().unwrap(), Some(AGAIN), "look {look}");
         }
@@ -333,7 +336,7 @@ mod tests {
         assert_eq!(watch.step().unwrap(), None);
     }
 
-    /// A long ledger of which all is restored would keep it from its end.
+    /// A long ledger of which all is restored would keep the guard from its end.
     #[test]
     fn it_stays_while_it_is_not_told_and_leaves_no_history() {
         let folder = drained();
@@ -366,7 +369,7 @@ mod tests {
         assert!(!has_guard_apart(&run_dir));
         assert_eq!(watch.step().unwrap(), Some(TICK));
         assert!(has_guard_apart(&run_dir) && watch.lock.as_ref().unwrap().is_in(&run_dir));
-        // Where another one was faster it is that one's.
+        // Another guard took the folder first.
         std::fs::remove_dir_all(&run_dir).unwrap();
         std::fs::create_dir(&run_dir).unwrap();
         let _other = take_place(&run_dir, Duration::ZERO).unwrap();

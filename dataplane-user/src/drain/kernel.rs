@@ -20,29 +20,29 @@ use crate::{
 /// How long others may have the processor.
 const GIVE_WAY: Duration = Duration::from_millis(1);
 
-/// Told of conntrack entries before they are deleted.
+/// Called with conntrack entries before they are deleted.
 pub type Known = Box<dyn FnMut(&[Flow]) + Send>;
 
-/// The tables of the network namespace that it was opened in. Blocking.
+/// The tables of the network namespace in which they were opened. Blocking.
 pub struct Kernel {
     ipvs: Ipvs,
     conntrack: Option<Conntrack>,
     list: Box<dyn List + Send>,
     known: Known,
-    /// Destinations of datagrams that were deleted, and whose conntrack entries were not yet.
+    /// Deleted destinations of datagrams whose conntrack entries are yet to be deleted.
     gone: HashSet<Pair>,
-    /// Conntrack's entries of destinations that are ours, as last listed. A destination of weight 0 gets none that are new.
+    /// Conntrack entries of destinations that are ours, as last listed. A destination of weight 0 gets no new ones.
     left: Left,
 }
 
-/// Entries by destination; those that were looked for and not found are gone from it. None of a destination that was not listed.
+/// Entries by destination. An entry that was looked up and not found is removed. A destination that was not listed is missing.
 type Left = HashMap<Pair, Vec<Flow>>;
 
 /// How many conntrack entries are remembered and deleted together, or looked up.
 const TOGETHER: usize = 64;
 
 impl Kernel {
-    /// Opens them. Of conntrack this zone alone; it is listed by `list`, without one by a socket of its own.
+    /// Opens the tables, and of conntrack this zone alone. `list` lists conntrack; without it a socket of its own does.
     ///
     /// # Errors
     /// As [`Ipvs::open`]. Without conntrack a fixed time is waited instead of counting.
@@ -52,9 +52,10 @@ impl Kernel {
         Ok(Self { ipvs: Ipvs::open()?, conntrack, list, known, gone: HashSet::new(), left: Left::new() })
     }
 
-    /// Lists conntrack's entries of all these destinations, as their services sent them there: the same destination may serve others. Those of datagrams to
-    /// destinations in `gone` are deleted. IPVS does so with their connections, some milliseconds later, and until then it drops what comes by an entry that is
-    /// confirmed (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c): without one it sends it elsewhere at once.
+    /// Lists the conntrack entries of all these destinations, as their services sent them there: the same destination may belong to other
+    /// services. Entries of datagrams to destinations in `gone` are deleted. IPVS deletes them with its connections, some milliseconds
+    /// later. Until then it drops packets of a confirmed entry (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c); without the entry it sends
+    /// the packet elsewhere at once.
     fn survey(&mut self, ours: &[Pair], gone: &HashSet<Pair>) -> Result<(), Arc<conntrack::Error>> {
         self.left.clear();
         let Some(conntrack) = &mut self.conntrack else { return Ok(()) };
@@ -63,7 +64,8 @@ impl Kernel {
         let backends: Arc<HashSet<Addr>> =
             Arc::new(ours.iter().map(|pair| pair.destination.ip().into()).collect());
         let wanted = halves(&ours).map(|half| {
-            let (ours, backends) = (Arc::clone(&ours), Arc::clone(&backends));
+            let ours = Arc::clone(&ours);
+            let backends = Arc::clone(&backends);
             let keep = move |flow: &Flow| {
                 backends.contains(&flow.reply.src) && is_open(flow) && ours.contains(&pair_of(flow))
             };
@@ -74,7 +76,7 @@ impl Kernel {
         for dump in listed {
             let (of_gone, others): (Vec<Flow>, Vec<Flow>) =
                 dump.flows.into_iter().partition(|flow| gone.contains(&pair_of(flow)));
-            // A packet that meets the cut meanwhile is known for a moment only: what is remembered is deleted right away.
+            // A packet that meets the cut meanwhile is remembered for a moment only: a flow is deleted as soon as it is remembered.
             for flows in of_gone.chunks(TOGETHER) {
                 (self.known)(flows);
                 conntrack.delete(flows)?;
@@ -88,7 +90,7 @@ impl Kernel {
     }
 }
 
-/// By a socket of its own each time, of this zone.
+/// Lists by a new socket each time, in this zone.
 struct Alone(u16);
 
 impl List for Alone {
@@ -102,7 +104,7 @@ fn is_open(flow: &Flow) -> bool {
     flow.tcp != Some(TcpState::Close)
 }
 
-/// Leaves out entries that are gone, up to some that are there: how many those are matters to nobody.
+/// Removes entries that are gone, from the end up to a batch that has some left: the exact number does not matter.
 fn drop_gone(conntrack: &mut Conntrack, flows: &mut Vec<Flow>) -> Result<(), conntrack::Error> {
     while !flows.is_empty() {
         let last = flows.split_off(flows.len().saturating_sub(TOGETHER));
@@ -116,13 +118,13 @@ fn drop_gone(conntrack: &mut Conntrack, flows: &mut Vec<Flow>) -> Result<(), con
     Ok(())
 }
 
-/// The halves of conntrack in which entries of these destinations are.
+/// The address families in which these destinations have entries.
 fn halves(pairs: &HashSet<Pair>) -> impl Iterator<Item = Half> {
     let is_in = |half| pairs.iter().any(|pair| Half::of(pair.destination.ip()) == half);
     [Half::V4, Half::V6].into_iter().filter(move |half| is_in(*half))
 }
 
-/// Of which destination this change says that it has, or had until now, a weight: it may have connections that were not listed.
+/// The destination that has a weight by this change, or had one until now: it may have connections that were not listed.
 fn weighed(change: &Change) -> Option<Pair> {
     match change {
         Change::SetDestination(service, destination) => {
@@ -135,7 +137,7 @@ fn weighed(change: &Change) -> Option<Pair> {
     }
 }
 
-/// What of these changes has deleted destinations of datagrams. A firewall mark says nothing of addresses.
+/// The destinations of datagrams that these changes deleted. A firewall mark says nothing of addresses.
 fn deleted_datagrams(changes: &[Change], outcomes: &[Outcome]) -> HashSet<Pair> {
     let done = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
     let pairs = done.filter_map(|(change, _)| match change {
@@ -159,12 +161,12 @@ fn is_on(name: &str) -> bool {
     sysctl::number(&format!("net/ipv4/vs/{name}")).is_some_and(|value| value != 0)
 }
 
-/// Whether anybody else on this machine could run now, or does so on another processor.
+/// Whether any other thread on this machine could run now, or runs on another processor.
 fn others_run() -> bool {
     !std::fs::read_to_string("/proc/loadavg").is_ok_and(|text| is_alone(&text))
 }
 
-/// Whether of all threads one is runnable, which is the one that asks: the fourth word of the file (`loadavg_proc_show`, fs/proc/loadavg.c).
+/// Whether only one thread is runnable, which is the calling one: the fourth word of the file (`loadavg_proc_show`, fs/proc/loadavg.c).
 fn is_alone(loadavg: &str) -> bool {
     loadavg.split_whitespace().nth(3).is_some_and(|word| word.starts_with("1/"))
 }
@@ -219,8 +221,9 @@ impl Tables for Kernel {
         }
     }
 
-    /// By address and port of the service and the source of the answers: what is sent to a backend directly stays. A firewall mark says
-    /// nothing of addresses. Behind tunnels the answers do not show the backend: none are found, and the destination's counters decide.
+    /// Counts by the service's address and port and the source of the answers: flows that were sent to a backend directly are not counted.
+    /// A firewall mark says nothing of addresses. Behind tunnels the answers do not show the backend: no entry is found, and the
+    /// destination's counters decide.
     fn count(&mut self, pairs: &[Pair], ours: &[Pair]) -> Counts {
         if !is_on("conntrack") {
             return Counts::new();
@@ -250,7 +253,7 @@ fn is_address(key: &ServiceKey) -> bool {
     matches!(key, ServiceKey::Address { .. })
 }
 
-/// Of which pair a flow is, where it was sent to an address.
+/// The pair of a flow that was sent to an address.
 pub fn pair_of(flow: &Flow) -> Pair {
     let address = (std::net::IpAddr::from(flow.orig.dst), flow.orig.dst_port).into();
     let protocol = Protocol(flow.orig.protocol.into());
@@ -278,7 +281,7 @@ mod tests {
         Pair { service: key(number, protocol), destination: ([10, 244, 2, 1], 5353).into() }
     }
 
-    /// What a client sent to this address and the backend answers.
+    /// A flow from a client to this address, which the backend answers.
     fn flow(dst: [u8; 4], dst_port: u16) -> Flow {
         let (client, protocol) = (Addr::v4([192, 0, 2, 9]), 17);
         let end = |src, src_port, dst, dst_port| Tuple { src, dst, src_port, dst_port, protocol };
@@ -298,7 +301,7 @@ mod tests {
     fn what_has_a_weight_may_have_more_connections_than_were_listed() {
         let pair = pair(1, Protocol::TCP);
         let with = |weight| Destination::new(pair.destination, weight);
-        // It had a weight until now, or has one again.
+        // The destination had a weight until now, or has one again.
         assert_eq!(weighed(&Change::SetDestination(pair.service, with(0))), Some(pair));
         assert_eq!(weighed(&Change::SetDestination(pair.service, with(1))), Some(pair));
         assert_eq!(weighed(&Change::NewDestination(pair.service, with(1))), Some(pair));

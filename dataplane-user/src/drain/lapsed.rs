@@ -1,4 +1,4 @@
-//! Restores what has lapsed, as the ledger names it: for the guard, and for whoever knows that no agent goes on.
+//! Restores what has lapsed, as the ledger names it: for the guard, and for a caller that knows that no agent goes on.
 use std::{collections::BTreeMap, path::Path};
 
 use super::{Kernel, restore};
@@ -7,21 +7,22 @@ use crate::{
     ledger::{self, Entry, IpvsLock, Ledger, Pair, Record},
 };
 
-/// Why it was not.
+/// Why what has lapsed was not restored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LapseError {
     /// The ledger cannot be used.
     #[error(transparent)]
     Ledger(#[from] ledger::Error),
-    /// The tables cannot be.
+    /// The tables cannot be used.
     #[error(transparent)]
     Tables(#[from] ipvs::Error),
-    /// What the ledger says means nothing here.
+    /// The ledger cannot be understood.
     #[error("the ledger {0}")]
     Unread(&'static str),
 }
 
-/// Restores what has lapsed, once more what was `struck` from the ledger before, and strikes what is done; gives what could not be restored.
+/// Restores what has lapsed, and once more what was `struck` from the ledger before. Strikes from the ledger what is done; returns the
+/// pairs that could not be restored.
 pub(super) fn lapse(
     run_dir: &Path,
     struck: &mut BTreeMap<Pair, Entry>,
@@ -37,7 +38,7 @@ pub(super) fn lapse(
     let done: BTreeMap<Pair, Entry> =
         loaded.entries.into_iter().filter(|(pair, _)| !left.contains_key(pair)).collect();
     if !done.is_empty() {
-        // Added to the file and not written anew: what a stopped agent still writes there must be found.
+        // The lines are appended and the file is not rewritten: lines that a stopped agent still appends to it must be found.
         let drops: Vec<Record> = done.keys().map(|pair| Record::Drop(*pair)).collect();
         Ledger::open(run_dir)?.0.append(&drops)?;
         struck.extend(done);
@@ -45,7 +46,7 @@ pub(super) fn lapse(
     Ok(left)
 }
 
-/// Restores what the ledger in a run folder still names, for an agent whose lease has lapsed; gives what could not be restored.
+/// Restores what the ledger in a run folder still names, for an agent whose lease has lapsed; returns the pairs that could not be restored.
 ///
 /// # Errors
 /// Where the ledger or the tables cannot be used.
@@ -53,11 +54,11 @@ pub fn restore_named(run_dir: &Path) -> anyhow::Result<BTreeMap<Pair, Option<i32
     Ok(lapse(run_dir, &mut BTreeMap::new())?)
 }
 
-/// Restores all that the ledger in a run folder names, and removes it; gives how many destinations that were. For whoever knows that no agent
-/// runs.
+/// Restores all that the ledger in a run folder names, and removes the ledger; returns how many destinations it named. For a caller that
+/// knows that no agent runs.
 ///
 /// # Errors
-/// Where something cannot be restored: the ledger stays then.
+/// Where something cannot be restored; the ledger stays then.
 pub fn restore_all(run_dir: &Path) -> anyhow::Result<usize> {
     if !run_dir.exists() {
         return Ok(0);
@@ -74,13 +75,14 @@ pub fn restore_all(run_dir: &Path) -> anyhow::Result<usize> {
             anyhow::bail!("{} destinations cannot be restored in IPVS: {pair} ...", left.len());
         }
     }
-    // A guard that still runs finds nothing there any more: an agent's ends, and one that was started apart takes its locks anew.
+    // A guard that still runs finds no ledger any more: an agent's guard ends, and one that was started apart takes its locks anew.
     Ledger::remove(run_dir)?;
     drop(turn);
     Ok(entries.len())
 }
 
-/// Restores all of these; gives what could not be, with the kernel's error number where there is one. Without IPVS there is nothing to restore.
+/// Restores all of these entries; returns those that could not be restored, with the kernel's error number where there is one. Without IPVS
+/// there is nothing to restore.
 ///
 /// # Errors
 /// Where the tables cannot be read or changed.
@@ -91,7 +93,8 @@ pub fn restore_entries(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair,
         Err(error) => return Err(error),
     };
     if restored.changes > 0 {
-        let (changes, left) = (restored.changes, restored.left.len());
+        let changes = restored.changes;
+        let left = restored.left.len();
         tracing::warn!(
             event = "ipvs-lapsed-restored",
             changes,

@@ -1,5 +1,5 @@
-//! Works what [`crate::plan::drain`] plans on the IPVS tables and keeps the ledger; the guard, which restores what has lapsed. Knows nothing of
-//! the agent.
+//! Carries out on the IPVS tables what [`crate::plan::drain`] plans, and keeps the ledger. The guard restores what has lapsed. Knows
+//! nothing of the agent.
 
 mod book;
 mod drive;

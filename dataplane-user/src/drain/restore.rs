@@ -10,23 +10,23 @@ use crate::{
 /// Changes made at once.
 const BATCH: usize = 256;
 
-/// What came of putting things back.
+/// The outcome of a restore.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// Changes made.
     pub changes: usize,
-    /// What could not be restored, with the kernel's error number where there is one.
+    /// The pairs that could not be restored, with the kernel's error number where there is one.
     pub left: BTreeMap<Pair, Option<i32>>,
 }
 
-/// Puts everything back that the ledger names, and looks again until all of it is as it was, or somebody else's.
+/// Restores everything that the ledger names, and looks again until all of it is as it was, or somebody else's.
 ///
 /// # Errors
 /// Where the tables cannot be read or changed at all.
 pub fn restore(tables: &mut impl Tables, entries: &BTreeMap<Pair, Entry>) -> Result<Restored, ipvs::Error> {
     let mut restored = Restored::default();
     let mut left: BTreeMap<Pair, Option<i32>> = entries.keys().map(|pair| (*pair, None)).collect();
-    // The second look is for what others did in between.
+    // The later looks are for what others changed in between.
     for _ in 0..3 {
         let work = work(tables, entries, &left)?;
         left.retain(|pair, _| work.iter().any(|(wanted, _)| wanted == pair));
@@ -57,8 +57,7 @@ pub fn restore(tables: &mut impl Tables, entries: &BTreeMap<Pair, Entry>) -> Res
     Ok(restored)
 }
 
-/// What is to be done about each of these pairs; those that are settled are not in it, and those whose service could not be read have no
-/// change.
+/// The changes that are to be made. Pairs that are settled are not in it; pairs whose service could not be read have no change.
 fn work(
     tables: &mut impl Tables,
     entries: &BTreeMap<Pair, Entry>,

@@ -35,9 +35,9 @@ pub(super) struct World {
     pub(super) counting: Duration,
     /// Somebody has the turn.
     pub(super) turn: bool,
-    /// How often what follows from deletions was done.
+    /// How often [`Tables::settle`] was called.
     pub(super) settled: usize,
-    /// Services that were read, and those of them as a whole.
+    /// How many services were read, and how many of them as a whole.
     pub(super) read: usize,
     pub(super) read_whole: usize,
     /// What the ledger says.
@@ -46,18 +46,18 @@ pub(super) struct World {
     pub(super) made: Vec<Change>,
     /// Steps until the agent is killed; `None`: never.
     pub(super) fuse: Option<usize>,
-    /// Readings, changes and lines of the agent's until one fails; then until the next one does, and so on.
+    /// The agent's readings, changes and lines until one fails; then until the next one fails, and so on.
     pub(super) stumbles: Vec<usize>,
     /// No line can be written.
     pub(super) full: bool,
     pub(super) lapsed: bool,
-    /// Batches of changes until the agent stands still with one in its hands, and the guard is there; `None`: never.
+    /// Batches of changes until the agent stands still with one under way, and the guard restores; `None`: never.
     pub(super) stops: Option<usize>,
     /// The tables do not answer.
     pub(super) deaf: bool,
-    /// Services that a list lacks, which is incomplete then and has the others twice.
+    /// Services that a list lacks. The list is incomplete then and has the others twice.
     pub(super) passed_over: BTreeSet<ServiceKey>,
-    /// Services of which nothing but the key can be read.
+    /// Services of which only the key can be read.
     pub(super) unreadable: BTreeSet<ServiceKey>,
 }
 
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Whether this one fails.
+    /// Whether this step fails.
     fn stumbles(&mut self) -> bool {
         match self.stumbles.first_mut() {
             None => false,
@@ -102,7 +102,7 @@ impl World {
         server.destinations.iter_mut().find(|destination| destination.address == pair.destination)
     }
 
-    /// As the kernel does it.
+    /// Makes a change as the kernel does.
     pub(super) fn change(&mut self, change: &Change) -> Outcome {
         let service = match change {
             Change::NewService(service) => {
@@ -147,7 +147,7 @@ impl World {
         let until = self.now + self.flush;
         let server = self.servers.get_mut(&service).unwrap();
         if let Change::NewDestination(_, new) = change {
-            // At the list's head, with what it had.
+            // At the list's head, with the connections that it had.
             let new = Destination { active: connections, inactive: 0, persistent: 0, ..new.clone() };
             server.destinations.insert(0, new);
         } else {
@@ -158,7 +158,7 @@ impl World {
         Outcome::Done
     }
 
-    /// A connection to each service's each destination with weight.
+    /// Opens a connection to each destination with weight.
     pub(super) fn connect(&mut self) {
         for server in self.servers.values_mut() {
             for destination in server.destinations.iter_mut().filter(|d| d.weight > 0) {
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// What each service's destinations weigh together.
+    /// The sum of the weights of each service's destinations.
     fn weights(&self) -> BTreeMap<ServiceKey, u32> {
         let weight = |server: &VirtualServer| server.destinations.iter().map(|found| found.weight).sum();
         self.servers.iter().map(|(key, server)| (*key, weight(server))).collect()
@@ -225,7 +225,7 @@ impl Proxy {
     }
 }
 
-/// The lease lapses, and the guard restores and strikes what the ledger names.
+/// The lease lapses, and the guard restores what the ledger names and strikes it.
 pub(super) fn lapse(world: &Shared) {
     world.borrow_mut().lapsed = true;
     let entries = std::mem::take(&mut world.borrow_mut().entries);
@@ -233,7 +233,7 @@ pub(super) fn lapse(world: &Shared) {
     assert!(restored.left.is_empty());
 }
 
-/// The agent's hands: dead after the fuse, as after SIGKILL.
+/// The agent's access to the tables: dead after the fuse, as after SIGKILL.
 pub(super) struct Hands(pub(super) Shared);
 
 fn stumbled() -> ipvs::Error {
@@ -353,7 +353,7 @@ impl Tables for Hands {
     fn forget_flows(&mut self) {}
 }
 
-/// The ledger in memory; what was written survives the agent.
+/// The ledger in memory. Its lines survive the agent.
 pub(super) struct Pages(pub(super) Shared);
 
 impl Pages {
@@ -379,7 +379,7 @@ impl Pages {
     }
 }
 
-/// Held until it is dropped.
+/// The turn, held until this is dropped.
 pub(super) struct Lock(Shared);
 
 impl Drop for Lock {
@@ -424,7 +424,7 @@ impl Book for Pages {
         count: usize,
         entries: impl FnOnce() -> BTreeMap<Pair, Entry>,
     ) -> Result<(), ledger::Error> {
-        // Between two rounds the ledger says what the machine believes.
+        // Between two rounds the ledger and the machine agree.
         assert_eq!(entries(), self.0.borrow().entries);
         assert_eq!(count, self.0.borrow().entries.len());
         Ok(())

@@ -1,5 +1,5 @@
-//! What the text of the flags file says. Version 2 is written. Version 1, which had the CLI's flags alone, is read too: an upgrade
-//! must not let a node go.
+//! The text of the flags file. Version 2 is written. Version 1, which had the CLI's flags alone, is read too: an upgrade must not lose a
+//! node's flag.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ struct Stored {
     boot_id: String,
     claims: Vec<StoredClaim>,
     released: Vec<Released>,
-    /// Claims that were withheld and are gone. Left out where there are none: an agent that does not know of them reads the rest.
+    /// Claims that were withheld and are gone. The field is left out where there are none. An agent that does not know it reads the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<StoredGone>,
 }
@@ -173,7 +173,7 @@ impl Flags {
             reason: flag.reason,
             evidence: None,
             since: flag.since,
-            // It was not noted. The limits ask for it, and these concern nothing that a person flagged.
+            // The time was not noted. Only the limits use it, and they do not concern what a person flagged.
             raised_boot_ns: nanoseconds(now.boot),
             ends_boot_ns: flag.ends_boot_ms.map(|ends| ends.saturating_mul(1_000_000)),
             until: None,

@@ -19,10 +19,10 @@ pub struct StoreError {
     source: io::Error,
 }
 
-/// What lay in the flags file.
+/// The content of the flags file at the start.
 #[derive(Debug, Default)]
 pub struct Adopted {
-    /// What holds of it still.
+    /// The claims that still hold.
     pub saved: Saved,
     /// Why there is nothing although there was a file.
     pub problem: Option<String>,
@@ -46,8 +46,8 @@ impl FlagStore {
         Self { path: run_dir.join("flags.json"), boot_id: boot_id.trim().to_owned() }
     }
 
-    /// Makes sure that the file, where there is one, can be read and written anew: else the agent's flags would not outlive
-    /// it. What the file says is [`FlagStore::adopt`]'s matter.
+    /// Makes sure that the file, where there is one, can be read and written anew: else the agent's flags would not outlive the agent.
+    /// [`FlagStore::adopt`] reads what the file says.
     ///
     /// # Errors
     /// Where something else lies in its place, or it cannot be opened.

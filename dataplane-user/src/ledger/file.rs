@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Entry, Error, Pair, Record, stored::Stored};
 
-/// Of the lines' meaning. Who reads another version than its own puts the file aside and adopts nothing.
+/// The version of the lines' meaning. A reader of another version puts the file aside and adopts nothing.
 const VERSION: u32 = 1;
-/// Files that are kept aside at most; the last one is replaced.
+/// How many files are kept aside at most; the last one is replaced.
 const KEPT: usize = 9;
 /// A file with so many more lines than entries is written anew.
 const SLACK: usize = 4_096;
@@ -58,7 +58,7 @@ pub struct Loaded {
     pub problem: Option<&'static str>,
     /// It is from before the machine booted: nothing of what it says is left to be restored.
     pub ended_with_its_tables: bool,
-    /// Where it was put aside, by [`Ledger::open`]: it may speak of tables that are still there.
+    /// Where the file was put aside, by [`Ledger::open`]: it may name tables that are still there.
     pub aside: Option<PathBuf>,
     /// Nothing stands behind its first line.
     blank: bool,
@@ -67,7 +67,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Why it must not be lost although none of it counts: what was drained may still be so, also in another network namespace.
+    /// Why the file must not be lost although none of it counts: what was drained may still be so, also in another network namespace.
     pub fn unread(&self) -> Option<&'static str> {
         self.problem.filter(|_| !self.ended_with_its_tables && !self.blank)
     }
@@ -260,7 +260,7 @@ fn aside(path: &Path) -> PathBuf {
         .unwrap_or_else(|| bad(path, KEPT))
 }
 
-/// Files of a run folder that were put aside, of which what they speak of may still be out.
+/// Files of a run folder that were put aside. The destinations that they name may still be drained.
 pub fn put_aside(folder: &Path) -> Vec<PathBuf> {
     let path = Ledger::path(folder);
     (1..=KEPT).map(|n| bad(&path, n)).filter(|path| fs::symlink_metadata(path).is_ok()).collect()

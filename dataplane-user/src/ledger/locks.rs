@@ -14,8 +14,8 @@ use nix::{
 
 use super::Error;
 
-/// How long another holder of the turn is waited for. One that keeps it longer is stopped, and must not keep what has lapsed from being put
-/// back.
+/// How long another holder of the turn is waited for. A holder that keeps it longer is stopped, and must not keep what has lapsed from
+/// being restored.
 const TURN: Duration = Duration::from_millis(500);
 
 /// Keeps agent, guard and `repair` from changing the tables at the same time.
@@ -25,7 +25,8 @@ pub struct IpvsLock {
 }
 
 impl IpvsLock {
-    /// Waits for it, half a second at most: a holder that was stopped meanwhile is passed over, and finds its lease lapsed when it goes on.
+    /// Waits for the turn, half a second at most: a holder that was stopped meanwhile is passed over, and finds its lease lapsed when it
+    /// goes on.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -33,7 +34,7 @@ impl IpvsLock {
         Ok(Self { _file: lock(run_dir, "turn", TURN)? })
     }
 
-    /// For whoever has nothing that must be restored: `None` where another keeps it for half a second.
+    /// For a caller that has nothing that must be restored: `None` where another process holds the turn for half a second.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -42,7 +43,7 @@ impl IpvsLock {
     }
 }
 
-/// The file that a guard locks which was started apart from any agent.
+/// The lock file of a guard that was started apart from any agent.
 const APART: &str = "apart";
 
 /// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.

@@ -1,10 +1,12 @@
-//! What of the IPVS tables is ours to restore, on a file, so that it outlives the agent: a weight does not lapse by itself.
+//! The destinations in the IPVS tables that are ours to restore, in a file, so that they outlive the agent: a weight does not lapse by
+//! itself.
 //!
 //! `ledger.log` in the run folder: one line for each step of each destination, written *before* the kernel is told. Nothing is synced
 //! to the disk: the file must outlive processes, not the machine, whose tables end with it. It names the boot and the network namespace
 //! that it speaks of; in another one it means nothing.
 //!
-//! One deadline holds for all of it, which is renewed with the verdicts and lies in a pinned map ([`crate::dataplane::lease`]): once it has lapsed everything is restored.
+//! One deadline holds for the whole ledger. It is renewed with the verdicts and lies in a pinned map ([`crate::dataplane::lease`]): once it
+//! has lapsed everything is restored.
 
 mod file;
 mod locks;

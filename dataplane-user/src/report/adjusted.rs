@@ -1,11 +1,12 @@
 //! Settings of an agent that runs which commands change: with what it was started, what holds, and who changed it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{enforce::ChangedBy, plan::Mode};
 
 /// A setting that commands change. What they say holds until the agent ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Adjusted<T> {
     /// What the agent was started with.
     pub started: T,
@@ -16,7 +17,7 @@ pub struct Adjusted<T> {
 }
 
 /// Whether the agent cuts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModeReport {
     /// As what claims are carried out at most: the weaker of what is set and of what else keeps the agent from cutting.
     pub mode: Mode,

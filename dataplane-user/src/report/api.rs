@@ -36,7 +36,7 @@ pub enum Request {
     Nodes,
     /// Answered with a list of [`super::BackendRow`].
     Backends,
-    /// Answered with [`super::Flows`].
+    /// Answered with [`super::FlowList`].
     Flows(FlowFilter),
     /// Answered with a list of [`super::CounterRow`].
     Counters,

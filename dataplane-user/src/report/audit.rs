@@ -1,11 +1,12 @@
 //! What `audit` and `repair` tell.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::audit::{Kind, State};
 
 /// Something that is not as it should be; flows that differ in the same way are one row.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DifferenceRow {
     /// Of what kind.
     pub kind: Kind,
@@ -26,7 +27,7 @@ pub struct DifferenceRow {
 }
 
 /// A kind of difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KindRow {
     /// Its name.
     pub kind: Kind,
@@ -45,7 +46,7 @@ pub struct KindRow {
 }
 
 /// The answer to `audit`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditReport {
     /// The node.
     pub node: String,
@@ -62,7 +63,7 @@ pub struct AuditReport {
 }
 
 /// What became of something that was to be mended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// It would be done.
@@ -76,7 +77,7 @@ pub enum Outcome {
 }
 
 /// Something that was to be mended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairRow {
     /// Of what kind.
     pub kind: Kind,
@@ -91,7 +92,7 @@ pub struct RepairRow {
 }
 
 /// The answer to `repair`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairReport {
     /// Whether nothing was changed.
     pub dry_run: bool,

@@ -3,12 +3,13 @@
 use std::{fmt, net::IpAddr};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Conflict;
 
 /// The source of nodes, backends and Services, and the view that was taken from it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterRow {
     /// What it is called, with its article.
     pub source: String,
@@ -51,7 +52,7 @@ pub struct ClusterRow {
 }
 
 /// What is inconsistent about an object, by itself or with others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConflictRow {
     /// Which object, as in ``node `node-b` ``.
     pub object: String,
@@ -77,7 +78,7 @@ impl fmt::Display for ConflictRow {
 }
 
 /// An endpoint or backend that is left out of the maps: packets to it pass.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeftOutRow {
     /// Its node.
     pub node: String,
@@ -88,7 +89,7 @@ pub struct LeftOutRow {
 }
 
 /// What reading the source costs: what follows from it apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReadingRow {
     /// How often it was read, or changes of its objects were taken.
     pub times: u64,

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::NodeName;
 
 /// A service that keeps its destinations on a flagged node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExemptServiceRow {
     /// Protocol, address and port, or firewall mark.
     pub service: String,
@@ -16,7 +17,7 @@ pub struct ExemptServiceRow {
 }
 
 /// How far a flagged node is drained from IPVS. A pair is a service and a destination.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainRow {
     /// Pairs that get nothing new and have no connections left.
     pub taken: usize,
@@ -35,7 +36,7 @@ pub struct DrainRow {
 }
 
 /// Who restores what was drained, where the agent is killed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum GuardRow {
     /// A process that the agent starts once something is drained.
@@ -49,7 +50,7 @@ pub enum GuardRow {
 }
 
 /// IPVS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IpvsRow {
     /// Whether the kernel has it loaded.
     pub loaded: bool,

@@ -6,23 +6,38 @@ mod audit;
 mod claim;
 mod client;
 mod cluster;
+mod detached;
+mod document;
+mod fault;
 mod flows;
+mod health;
 mod ipvs;
 mod model;
+mod nodes;
 mod replacement;
+#[cfg(test)]
+pub(crate) mod sample;
 mod server;
+mod warnings;
 
 pub use adjusted::{Adjusted, ModeReport};
 pub use api::{ErrorKind, Failure, Reply, Request};
 pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
-pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, WithheldRow};
+pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, ScopeRow, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_CHALLENGE};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
+pub use detached::Detached;
+pub use document::{Document, Envelope, List, SCHEMA_VERSION, schema};
+pub use fault::{Fault, Reason};
 pub use flows::{FlowFilter, Place, ServiceFilter};
+pub use health::{Health, State, StatusReport, Warning};
 pub use ipvs::{DrainRow, ExemptServiceRow, GuardRow, IpvsRow};
 pub use model::{
-    BackendRow, ChallengeRow, ConntrackRow, CounterRow, DataplaneRow, ExemptRow, FlagReport, FlowRow, Flows,
-    InterfaceRow, NeighbourRow, NodeRow, ProgramRow, RescueRow, StaleRow, Status, UnflagReport,
+    BackendRow, ChallengeRow, ConntrackRow, CounterRow, DataplaneRow, ExemptRow, FlagReport, FlowList,
+    FlowRow, FlowState, InterfaceRow, NeighbourRow, NeighbourState, NodeAction, NodeRow, OwnRow, OwnState,
+    ProgramRow, RescueRow, StaleRow, Status, UnflagReport,
 };
+pub use nodes::NodeList;
 pub use replacement::{Beside, ReplacementRow};
 pub use server::{Handler, Peer, Server, ServerError};
+pub use warnings::{Code, Effect, Explanation, UnknownCode};

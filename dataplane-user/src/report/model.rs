@@ -1,8 +1,13 @@
 //! The rows and reports that the CLI prints. JSON and YAML output have exactly these fields.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -14,13 +19,45 @@ use super::{
 };
 use crate::{
     cluster::{NodeName, Protocol},
-    dataplane::probe::Findings,
+    conntrack::TcpState,
+    dataplane::{LinkLayer, TcMode, XdpStatus, hold::Holding, probe::Findings},
+    enforce::Auto,
     plan::{Answer, Mode},
     proxy::Judgement,
 };
 
+/// After so long the kernel ignores a verdict that was not renewed.
+pub(super) const VERDICT_LIFETIME: Duration = Duration::from_nanos(nodefence_common::VERDICT_LIFETIME_NS);
+/// What the datapath does with packets to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeAction {
+    /// They pass.
+    Pass,
+    /// They are dropped, and their sender is told: by a RST or an ICMP port unreachable.
+    Refuse,
+    /// They are dropped.
+    Drop,
+    /// They pass, and are counted.
+    Observe,
+    /// There is no such node any more. Only `nodes --watch` says so.
+    Gone,
+}
+
+impl fmt::Display for NodeAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Refuse => "refuse",
+            Self::Drop => "drop",
+            Self::Observe => "observe",
+            Self::Gone => "gone",
+        })
+    }
+}
+
 /// A node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRow {
     /// Its name.
     pub name: String,
@@ -40,8 +77,8 @@ pub struct NodeRow {
     pub backends: usize,
     /// Whether the agent runs on it.
     pub own: bool,
-    /// What the datapath does with packets to it: pass, refuse, drop or observe.
-    pub action: String,
+    /// What the datapath does with packets to it.
+    pub action: NodeAction,
     /// How many ports of its backends pass all the same, because a Service has nothing else.
     pub exempt: usize,
     /// The flag it bears.
@@ -51,7 +88,7 @@ pub struct NodeRow {
 }
 
 /// A backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
     /// Its address.
     pub address: IpAddr,
@@ -70,7 +107,7 @@ pub struct BackendRow {
 }
 
 /// A port of a flagged node's backend that is not cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExemptRow {
     /// The node.
     pub node: String,
@@ -86,11 +123,78 @@ pub struct ExemptRow {
     pub why: String,
 }
 
+/// The state of a TCP flow in conntrack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowState {
+    /// Nothing was seen.
+    None,
+    /// A SYN was seen.
+    SynSent,
+    /// A SYN|ACK was seen.
+    SynRecv,
+    /// Both sides agreed.
+    Established,
+    /// One side is done.
+    FinWait,
+    /// The other side acknowledged that.
+    CloseWait,
+    /// Both sides are done, and the last ACK is missing.
+    LastAck,
+    /// Closed in order.
+    TimeWait,
+    /// Reset.
+    Close,
+    /// Both sides open it.
+    SynSent2,
+    /// A state of a later kernel.
+    Unknown,
+}
+
+impl From<TcpState> for FlowState {
+    fn from(state: TcpState) -> Self {
+        match state {
+            TcpState::None => Self::None,
+            TcpState::SynSent => Self::SynSent,
+            TcpState::SynRecv => Self::SynRecv,
+            TcpState::Established => Self::Established,
+            TcpState::FinWait => Self::FinWait,
+            TcpState::CloseWait => Self::CloseWait,
+            TcpState::LastAck => Self::LastAck,
+            TcpState::TimeWait => Self::TimeWait,
+            TcpState::Close => Self::Close,
+            TcpState::SynSent2 => Self::SynSent2,
+            TcpState::Unknown(_) => Self::Unknown,
+        }
+    }
+}
+
+/// As `conntrack -L` has it.
+impl fmt::Display for FlowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "NONE",
+            Self::SynSent => "SYN_SENT",
+            Self::SynRecv => "SYN_RECV",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait => "FIN_WAIT",
+            Self::CloseWait => "CLOSE_WAIT",
+            Self::LastAck => "LAST_ACK",
+            Self::TimeWait => "TIME_WAIT",
+            Self::Close => "CLOSE",
+            Self::SynSent2 => "SYN_SENT2",
+            Self::Unknown => "UNKNOWN",
+        })
+    }
+}
+
 /// A flow that conntrack knows, to a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
-    /// IP protocol: tcp, udp, sctp, or its number.
-    pub protocol: String,
+    /// The transport protocol; `None` where it is another one.
+    pub protocol: Option<Protocol>,
+    /// The number of its IP protocol (IANA).
+    pub protocol_number: u8,
     /// Who began it.
     pub client: SocketAddr,
     /// What it was addressed to.
@@ -100,7 +204,7 @@ pub struct FlowRow {
     /// The backend's node.
     pub node: String,
     /// The TCP state in conntrack; `None` for other protocols.
-    pub state: Option<String>,
+    pub state: Option<FlowState>,
     /// The conntrack zone, where it is not the default one.
     pub zone: u16,
     /// Seconds until conntrack forgets it.
@@ -108,16 +212,16 @@ pub struct FlowRow {
 }
 
 /// The flows to backends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flows {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowList {
     /// By node, backend and client.
-    pub flows: Vec<FlowRow>,
+    pub items: Vec<FlowRow>,
     /// What this list cannot show.
     pub notes: Vec<String>,
 }
 
 /// A counter of the datapath.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CounterRow {
     /// Its name.
     pub reason: String,
@@ -130,7 +234,7 @@ pub struct CounterRow {
 }
 
 /// What came of asking a node's idle clients for their numbers: the answers meet the cut.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChallengeRow {
     /// Flows to the node that conntrack listed.
     pub listed: usize,
@@ -155,7 +259,7 @@ pub struct ChallengeRow {
 }
 
 /// What was deleted of what kube-proxy's nftables or iptables pinned to a flagged node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StaleRow {
     /// Nodes that were cut together; the counts are of all of them. 1 where it was alone.
     pub nodes: usize,
@@ -180,7 +284,7 @@ const fn yes() -> bool {
 }
 
 /// What a `flag` did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlagReport {
     /// The node.
     pub node: String,
@@ -193,7 +297,7 @@ pub struct FlagReport {
     /// Its index in the maps.
     pub index: u32,
     /// What the datapath does with packets to it from now on.
-    pub action: String,
+    pub action: NodeAction,
     /// Seconds until the flag ends by itself.
     pub for_seconds: Option<u64>,
     /// How many backends it has.
@@ -226,7 +330,7 @@ pub struct FlagReport {
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
     pub received_ns: u64,
-    /// Whether idle clients are being challenged at this moment; what comes of it stands in [`Status::asked`].
+    /// Whether idle clients are being challenged at this moment; what comes of it stands in `asked` of `nodefence status`.
     pub challenging: bool,
     /// The round of challenging idle clients, where it was waited for.
     pub challenged: Option<ChallengeRow>,
@@ -235,7 +339,7 @@ pub struct FlagReport {
 }
 
 /// What an `unflag` did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnflagReport {
     /// The node.
     pub node: String,
@@ -248,7 +352,7 @@ pub struct UnflagReport {
 }
 
 /// A program that runs ahead of ours.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramRow {
     /// The kernel's id of it; 0 where there is none.
     pub id: u32,
@@ -259,18 +363,18 @@ pub struct ProgramRow {
 }
 
 /// A device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceRow {
     /// Its name.
     pub name: String,
     /// Its index; 0 where it does not exist.
     pub ifindex: u32,
-    /// `l2` or `l3`.
-    pub link_layer: Option<String>,
-    /// `tcx` or `clsact`; `None` where nothing is attached.
-    pub tc: Option<String>,
-    /// What runs in XDP, or why nothing does.
-    pub xdp: String,
+    /// What its packets start with.
+    pub link_layer: Option<LinkLayer>,
+    /// How the TC programs are attached; `None` where nothing is.
+    pub tc: Option<TcMode>,
+    /// What runs in XDP, and why nothing does.
+    pub xdp: XdpStatus,
     /// Programs that see packets before ours do.
     pub programs_ahead: Vec<ProgramRow>,
     /// Virtual functions (SR-IOV) of it and of what it stands on: who was given one sends past the cut.
@@ -283,7 +387,7 @@ pub struct InterfaceRow {
 }
 
 /// The pinned tables.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DataplaneRow {
     /// Where they are pinned.
     pub pin_dir: String,
@@ -316,40 +420,117 @@ impl DataplaneRow {
     pub fn renewed_late(&self) -> bool {
         self.renewed_seconds_ago > 2.0
     }
+
+    /// Whether they were renewed so long ago that the kernel ignores them.
+    pub fn has_lapsed(&self) -> bool {
+        self.renewed_seconds_ago > VERDICT_LIFETIME.as_secs_f64()
+    }
+}
+
+/// What the agent does with a neighbour entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NeighbourState {
+    /// It is held: packets reach the cut even if the node's link is down.
+    Held,
+    /// It needs no help: it is permanent, or kept by a daemon, or the device needs none.
+    Fixed,
+    /// It is a router's and left alone: if the router fails, packets die there.
+    NotTheNode,
+    /// The link-layer address was never seen: packets die there, and senders get EHOSTUNREACH.
+    Unknown,
+}
+
+impl From<Holding> for NeighbourState {
+    fn from(holding: Holding) -> Self {
+        match holding {
+            Holding::Held => Self::Held,
+            Holding::Fixed => Self::Fixed,
+            Holding::NotTheNode => Self::NotTheNode,
+            Holding::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for NeighbourState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Held => "held: packets reach the cut even if its link is down",
+            Self::Fixed => "needs no help",
+            Self::NotTheNode => "a router, left alone: if it fails, packets die there",
+            Self::Unknown => {
+                "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
+            }
+        })
+    }
 }
 
 /// The next hop to a flagged node's backends, as the neighbour table has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NeighbourRow {
     /// The device.
     pub interface: String,
     /// The next hop's address.
     pub address: IpAddr,
     /// What the agent does with its entry, so that packets still reach the cut when the node's link is down.
-    pub state: String,
+    pub state: NeighbourState,
     /// Packets die there and do not reach the cut: its link-layer address was never seen.
     pub dies_before_the_cut: bool,
 }
 
+/// Whether packets of this machine's own sockets are balanced anew when they are sent once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnState {
+    /// None was seen yet.
+    #[default]
+    NotTried,
+    /// They are, of every kind that was seen.
+    Balanced,
+    /// Some kinds are not. They go elsewhere when their sender sends them again.
+    Repeated,
+}
+
+/// What becomes of packets of this machine's own sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OwnRow {
+    /// Whether they are balanced anew.
+    pub state: OwnState,
+    /// Kinds that are not: IP version and protocol, as in `IPv4 TCP`.
+    pub repeated: Vec<String>,
+}
+
+impl fmt::Display for OwnRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state {
+            OwnState::NotTried => f.write_str("not tried yet"),
+            OwnState::Balanced => f.write_str("balanced anew"),
+            OwnState::Repeated => {
+                write!(f, "{}: go elsewhere when they are sent again", self.repeated.join(", "))
+            }
+        }
+    }
+}
+
 /// New connections and datagrams that met the cut and were balanced anew.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RescueRow {
     /// Why none is; `None` where they are.
     pub idle: Option<String>,
     /// What becomes of those of this machine's own sockets, which are sent once more by a raw socket.
-    pub own: String,
+    pub own: OwnRow,
     /// How many were rescued; one that met the cut again counts again.
     pub rescued: u64,
     /// How many were refused after all their tries.
     pub tries: u64,
     /// How many were refused at once, since more came than `--rescue-per-second` and the agent's share of a processor allow.
     pub beyond_budget: u64,
-    /// How many were not rescued for another reason, by the name of its counter.
+    /// How many were not rescued for another reason, by the name of its counter. Later versions may have more counters.
     pub not: std::collections::BTreeMap<String, u64>,
 }
 
 /// What listing conntrack's table has cost, since the agent began; what the audit reads is not in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConntrackRow {
     /// Which zone is looked at; 0 is the default one.
     pub zone: u16,
@@ -360,7 +541,7 @@ pub struct ConntrackRow {
 }
 
 /// The agent's state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The agent's version.
     pub version: String,
@@ -379,8 +560,8 @@ pub struct Status {
     pub replacement: Option<ReplacementRow>,
     /// What senders are told.
     pub answer: Answer,
-    /// What is done about claims that no person made: off, observe or enforce.
-    pub auto: String,
+    /// What is done about claims that no person made.
+    pub auto: Auto,
     /// How many nodes these may cut, of all, of each zone and of each pool: a part, as in `1/3`, and at least one.
     pub auto_limit: String,
     /// Where they are withheld, since that is exceeded.
@@ -409,6 +590,9 @@ pub struct Status {
     pub interfaces: Vec<InterfaceRow>,
     /// Why devices and routes could not be looked at last. What is told of devices and of coverage is older then.
     pub routes_problem: Option<String>,
+    /// How many backends attached devices cover. `None`: an agent of a version before does not say.
+    #[serde(default)]
+    pub covered: Option<usize>,
     /// How many backends no attached device covers.
     pub uncovered: usize,
     /// Some of them, with the reason.

@@ -1,11 +1,12 @@
 //! What forwards Services in kube-proxy's place, and what this agent does beside it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{plan::Mode, proxy::Replacement};
 
 /// What the agent does beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Beside {
     /// It only observes, because of it.
@@ -17,7 +18,7 @@ pub enum Beside {
 }
 
 /// What forwards Services in kube-proxy's place on this node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplacementRow {
     /// What it is called.
     pub product: String,

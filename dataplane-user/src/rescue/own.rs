@@ -1,5 +1,5 @@
-//! Packets of the machine's own sockets: they came in by no device, so they are sent once more, with the source and the destination that the
-//! socket gave them. In LOCAL_OUT they are balanced as the first time, where the kernel does so for what a raw socket sends.
+//! Packets of the machine's own sockets. They came in by no device, so they are sent once more, with the source and the destination that
+//! the socket gave them. In LOCAL_OUT they are balanced as the first time, where the kernel balances what a raw socket sends.
 use std::{
     io,
     net::IpAddr,
@@ -11,7 +11,10 @@ use nix::sys::socket::{
 };
 use nodefence_common::packet::protocol;
 
-use crate::conntrack::Tuple;
+use crate::{
+    conntrack::Tuple,
+    report::{OwnRow, OwnState},
+};
 
 /// Sends whole IP packets. A socket of IPPROTO_RAW takes them with their header (raw(7), and `inet6_create`, net/ipv6/af_inet6.c) and receives
 /// nothing.
@@ -54,21 +57,21 @@ impl OwnPackets {
     }
 }
 
-/// How many flows in a row must be found unbalanced before it is believed. One may be for a reason that passes: a full conntrack table, an entry that
-/// others deleted before it was looked at, a Service that has just been changed.
+/// How many flows in a row must be found unbalanced before that is believed. One may be unbalanced for a reason that passes: a full
+/// conntrack table, an entry that others deleted before it was looked at, a Service that has just been changed.
 const BELIEVED: usize = 3;
-/// How long (ns) it is believed. Then one packet is sent once more, and looked at.
+/// How long (ns) that is believed. Then one packet is sent once more, and looked at.
 const BELIEVED_NS: u64 = 30_000_000_000;
 
 /// Whether packets of own sockets of one kind are balanced anew when they are sent once more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Own {
-    /// None was found either way yet.
+    /// No flow was found either way yet.
     #[default]
     Unknown,
-    /// They are: one was looked at.
+    /// They are balanced: one was looked at.
     Balanced,
-    /// They are not: what they are pinned by is deleted, and they wait until their sender repeats them.
+    /// They are not balanced: their stale entries are deleted, and they wait until their sender repeats them.
     Repeated,
 }
 
@@ -106,12 +109,12 @@ impl OwnFound {
         send
     }
 
-    /// Whether what becomes of a packet that was sent is still to be looked at.
+    /// Whether the outcome for a sent packet is still to be looked at.
     pub fn is_open(&mut self, ends: &Tuple) -> bool {
         self.of(ends).own != Own::Balanced
     }
 
-    /// Takes notice of what became of a packet that was sent. `true` where nothing more of its kind is sent because of it.
+    /// Notes the outcome for a sent packet. `true` where nothing more of its kind is sent because of it.
     pub fn seen(&mut self, ends: &Tuple, balanced: bool) -> bool {
         let found = self.of(ends);
         let before = found.own;
@@ -128,20 +131,16 @@ impl OwnFound {
         found.own == Own::Repeated && before != Own::Repeated
     }
 
-    /// In words, for `status`.
-    pub fn text(&self) -> String {
-        let kinds = |own| {
-            let such = self.0.iter().zip(KINDS).filter(move |(found, _)| found.own == own);
-            such.map(|(_, kind)| kind).collect::<Vec<_>>().join(", ")
+    /// For `status`.
+    pub fn row(&self) -> OwnRow {
+        let of = |own| self.0.iter().zip(KINDS).filter(move |(found, _)| found.own == own);
+        let repeated: Vec<String> = of(Own::Repeated).map(|(_, kind)| kind.to_owned()).collect();
+        let state = match () {
+            () if !repeated.is_empty() => OwnState::Repeated,
+            () if of(Own::Balanced).next().is_some() => OwnState::Balanced,
+            () => OwnState::NotTried,
         };
-        let repeated = kinds(Own::Repeated);
-        if !repeated.is_empty() {
-            format!("{repeated}: go elsewhere when they are sent again")
-        } else if kinds(Own::Balanced).is_empty() {
-            "not tried yet".to_owned()
-        } else {
-            "balanced anew".to_owned()
-        }
+        OwnRow { state, repeated }
     }
 }
 
@@ -159,7 +158,7 @@ mod tests {
     #[test]
     fn one_look_that_fails_decides_nothing() {
         let mut own = OwnFound::default();
-        assert_eq!(own.text(), "not tried yet");
+        assert_eq!(own.row().to_string(), "not tried yet");
         // One flow, however often it comes round.
         for at in 0..10 {
             assert!(own.may_send(&ends(1, 6), at));
@@ -168,7 +167,7 @@ mod tests {
         assert!(!own.seen(&ends(2, 6), false) && own.may_send(&ends(3, 6), 20) && own.is_open(&ends(3, 6)));
         // Another one goes well: they were not in a row.
         assert!(!own.seen(&ends(3, 6), true));
-        assert_eq!(own.text(), "balanced anew");
+        assert_eq!(own.row().to_string(), "balanced anew");
         assert!(!own.is_open(&ends(4, 6)) && own.may_send(&ends(4, 6), 21));
     }
 
@@ -178,7 +177,7 @@ mod tests {
         let start = 100 * BELIEVED_NS;
         assert!(own.may_send(&ends(1, 6), start));
         assert_eq!([1, 2, 3].map(|port| own.seen(&ends(port, 6), false)), [false, false, true]);
-        assert_eq!(own.text(), "IPv4 TCP: go elsewhere when they are sent again");
+        assert_eq!(own.row().to_string(), "IPv4 TCP: go elsewhere when they are sent again");
         assert!(!own.may_send(&ends(4, 6), start + 1) && !own.may_send(&ends(4, 6), start + BELIEVED_NS - 1));
         // Other kinds are another matter.
         let sixth = Tuple { dst: Addr::v6([0xfd; 16]), ..ends(4, 6) };
@@ -191,6 +190,6 @@ mod tests {
         assert!(own.may_send(&ends(6, 6), again));
         assert!(!own.seen(&ends(6, 6), true));
         assert!(own.may_send(&ends(7, 6), again + 1) && own.may_send(&ends(8, 6), again + 2));
-        assert_eq!(own.text(), "balanced anew");
+        assert_eq!(own.row().to_string(), "balanced anew");
     }
 }

@@ -1,4 +1,4 @@
-//! Objects that another part of the process delivers: what of them waits, and what they come to.
+//! Objects that another part of the process delivers: those that wait, and the view that they make.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, time::Duration};
 
@@ -8,11 +8,11 @@ use crate::cluster::{Builder, Change, ClusterView, Conflict, NodeName, Rules, So
 /// Where single objects come from.
 #[derive(Debug)]
 pub struct Objects {
-    /// What it is called.
+    /// The source's name.
     pub name: SourceName,
-    /// Whether it tells of Services and slices.
+    /// Whether the source tells of Services and slices.
     pub services: bool,
-    /// What it says: of each kind a list first, then single changes, and another list whenever it may have missed some.
+    /// The source's changes: of each kind a list first, then single changes, and another list whenever the source may have missed some.
     pub changes: Changes,
 }
 
@@ -58,7 +58,7 @@ impl Gathered {
         self.objects.name
     }
 
-    /// Of what no list has come yet: a view would take what was not told yet for what is not there. `None` once there is one of all.
+    /// The kinds of which no list has come yet: a view would take what was not told yet for missing. `None` once there is a list of each.
     pub(crate) fn missing(&self) -> Option<Missing> {
         let Missing { nodes, services, slices } = self.missing;
         (nodes || services || slices).then_some(self.missing)
@@ -93,12 +93,12 @@ impl Gathered {
         self.builder.is_changed()
     }
 
-    /// What all of it comes to.
+    /// The view that all objects make.
     pub(crate) fn view(&mut self) -> ClusterView {
         ClusterView { source: self.objects.name, ..self.builder.view() }
     }
 
-    /// What is inconsistent about them.
+    /// The objects' inconsistencies.
     pub(crate) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
         self.builder.conflicts()
     }

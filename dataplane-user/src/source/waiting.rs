@@ -8,7 +8,7 @@ use std::{
 
 use crate::cluster::{Change, ObjectName};
 
-/// What waits. All of it is one change: what single ones come to does not depend on their order, and lists come first.
+/// The changes that wait. All of them are one change: the result of single ones does not depend on their order, and lists come first.
 #[derive(Debug, Default)]
 struct Waiting {
     nodes: Option<Change>,
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// Where a source tells. Once all of these are gone the source has ended.
+/// The end by which a source tells. Once all of these are gone the source has ended.
 #[derive(Debug)]
 pub struct Teller(Arc<Shared>);
 
@@ -92,7 +92,7 @@ impl Drop for Teller {
     }
 }
 
-/// Who takes what was told.
+/// The end by which changes are taken.
 #[derive(Debug)]
 pub struct Changes(Arc<Shared>);
 

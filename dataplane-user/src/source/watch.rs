@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
-    /// From then on it is read again whether it is another one or not.
+    /// From then on the file is read again whether it changed or not.
     again: Option<Instant>,
     events: mpsc::Receiver<()>,
     // Dropping it ends the watch.
@@ -88,8 +88,8 @@ impl Watch {
         }
     }
 
-    /// What it says could not be taken, which may be for a reason outside of it: it counts as changed once 199 times as long has passed as reading it took, so that
-    /// 0.5 % of a processor go into it at most.
+    /// The file could not be taken, which may be for a reason outside of it. It counts as changed once 199 times as long has passed as
+    /// reading it took, so that reading takes 0.5 % of a processor at most.
     pub fn again(&mut self, took: Duration) {
         self.again = Some(Instant::now() + took * 199);
     }

@@ -42,7 +42,7 @@ fn read(teller: &Teller) -> Result<()> {
     Ok(())
 }
 
-/// Texts that stand in many objects are kept once, as each source does that is frugal.
+/// Texts that occur in many objects are stored once, as in any frugal source.
 #[derive(Default)]
 struct Reader(HashSet<Arc<str>>);
 

@@ -18,7 +18,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What an error stands for.
+    /// The outcome of an error.
     pub fn of(error: &std::io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Reset,

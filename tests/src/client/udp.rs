@@ -21,7 +21,7 @@ impl UdpConn {
     /// A socket of `ns`, connected to `to`, with a limit for reads.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
         let socket = ns.run(move || {
             let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
@@ -50,7 +50,7 @@ impl UdpConn {
     /// The name of the backend behind this flow.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub fn who(&self) -> std::io::Result<String> {
         let answer = self.exchange(b"who")?;
         Ok(answer.split(' ').next().unwrap_or_default().to_owned())
@@ -59,7 +59,7 @@ impl UdpConn {
     /// One datagram there and its answer back.
     ///
     /// # Errors
-    /// What the socket says.
+    /// The socket's error.
     pub fn exchange(&self, payload: &[u8]) -> std::io::Result<String> {
         self.socket.send(payload)?;
         let mut buffer = vec![0; 65_536];

@@ -15,7 +15,7 @@ use crate::Netns;
 /// An answer takes longer only where something is wrong, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Who writes, in `managedFields`.
+/// The writer's name in `managedFields`.
 const MANAGER: &str = "nodefence-tests";
 
 /// A client with all rights.
@@ -28,7 +28,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// A client in `ns` that trusts what stands in `certificates` (PEM), or anybody, and shows `token`. Connects to nothing yet.
+    /// A client in `ns` that trusts the certificates in `certificates` (PEM), or any, and shows `token`. It connects to nothing yet.
     ///
     /// # Errors
     /// Where the file cannot be read or holds no certificate.
@@ -41,7 +41,7 @@ impl Api {
             None => tls.disable_verification(true),
         };
         let tls = tls.build();
-        // A proxy that the environment names is for the world outside; this stays in its namespace.
+        // A proxy that the environment names is for the world outside; this client stays in its namespace.
         let config = Agent::config_builder()
             .tls_config(tls)
             .proxy(None)
@@ -56,7 +56,7 @@ impl Api {
         })
     }
 
-    /// GET: the text, where the answer is 200.
+    /// GET: gives the text, where the answer is 200.
     ///
     /// # Errors
     /// Where there is no answer, or another one.

@@ -11,7 +11,7 @@ const FOLDER: &str = "NODEFENCE_ASSETS";
 /// the target folder.
 ///
 /// # Errors
-/// Where it is not there, with the command that makes it.
+/// Where the program is not there; with the command that makes it.
 pub fn asset(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("find the running executable")?;
     let tried: Vec<PathBuf> = match std::env::var_os(FOLDER).filter(|value| !value.is_empty()) {

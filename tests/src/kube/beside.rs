@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
 
-/// What both are told, and in which network.
+/// The objects that both are told of, and the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// The network.
@@ -158,7 +158,7 @@ impl Beside {
         Ok(Self { agent, proxy, control, cluster, setup })
     }
 
-    /// What the agent says of itself.
+    /// The agent's `status`.
     ///
     /// # Errors
     /// Where it does not answer.

@@ -1,4 +1,4 @@
-//! Clients of a Service while one of its nodes hangs: those that keep their connections, and new ones.
+//! Clients of a Service while one of its nodes hangs: clients that keep their connections, and new ones.
 
 use std::{
     fmt::Display,
@@ -29,24 +29,24 @@ use crate::{
 const CLIENTS: usize = 40;
 /// How often there is a new connection: ten a second.
 const NEW: Duration = Duration::from_millis(100);
-/// Who waits for so long for an answer waits for a node that stands still.
+/// A client that waits this long for an answer waits for a node that stands still.
 const CAUGHT: Duration = Duration::from_millis(150);
-/// For how long everything is watched after the flag: longer than a lost SYN or a lost first segment is waited for.
+/// How long everything is watched after the flag: longer than a lost SYN or a lost first segment is waited for.
 pub(super) const AFTER: Duration = Duration::from_secs(2);
-/// And in one place of each test: longer than a verdict holds that nobody renews.
+/// The same in one place of each test: longer than a verdict holds without a renewal.
 pub(super) const AFTER_A_RENEWAL: Duration = Duration::from_secs(4);
-/// For all clients to be there.
+/// How long it may take until all clients are connected.
 const SET_UP: Duration = Duration::from_secs(60);
 /// Longest wait for anything.
 pub(super) const LIMIT: Duration = Duration::from_secs(8);
-/// How often each of them asks. An emulated processor is not to be busy with them alone.
+/// How often each client sends a request. The clients alone must not keep an emulated processor busy.
 fn each() -> Duration {
     Duration::from_millis(if emulated() { 200 } else { 25 })
 }
 
 /// How long a client may wait after the flag: less than until a lost SYN is sent again.
 pub(super) const STALL: Duration = Duration::from_secs(1);
-/// What becomes of clients, while somebody flags a node.
+/// The clients' outcomes, while somebody flags a node.
 struct Watched<'a> {
     ns: &'a Netns,
     /// The Service, by IP version.
@@ -54,11 +54,11 @@ struct Watched<'a> {
     flagged: OnceLock<Instant>,
     /// Clients that keep their connection and have had an answer.
     served: AtomicUsize,
-    /// Requests that wait for their answer: where to, whether on a new connection, and since when.
+    /// Requests without an answer yet: destination, whether on a new connection, and since when.
     waiting: Mutex<Vec<(SocketAddr, bool, Instant)>>,
 }
 
-/// A time that somebody waited, and how long the machine stood still in it.
+/// A client's wait, and how long the machine stood still in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
     pub(super) took: Duration,
@@ -75,24 +75,24 @@ impl Wait {
         if other.own() > self.own() { other } else { self }
     }
 
-    /// Keeps the figure, and holds it to [`STALL`].
+    /// Records the figure, and checks it against [`STALL`].
     ///
     /// # Errors
-    /// Where it is longer.
+    /// Where the wait was longer.
     pub(super) fn held(self, what: &str) -> Result<Self> {
         figure(what, self.took.as_secs_f64() * 1e3, "ms");
         self.bounded(what)
     }
 
-    /// Holds it to [`STALL`].
+    /// Checks the wait against [`STALL`].
     ///
     /// # Errors
-    /// Where it is longer.
+    /// Where the wait was longer.
     pub(super) fn bounded(self, what: impl Display) -> Result<Self> {
         if self.own() <= STALL { Ok(self) } else { Err(overdue(STALL, format!("{what}: {self:?}"))) }
     }
 
-    /// How much of it was nobody's fault but ours.
+    /// The wait without the machine's standstill.
     pub(super) fn own(self) -> Duration {
         self.took.saturating_sub(self.still)
     }
@@ -105,11 +105,11 @@ struct New {
     wait: Wait,
     outcome: Outcome,
     who: String,
-    /// Segments that it sent again until it was there.
+    /// Segments that it sent again until it was connected.
     again: u32,
 }
 
-/// Somebody who asks.
+/// A request without an answer yet.
 struct Asks<'a> {
     waiting: &'a Mutex<Vec<(SocketAddr, bool, Instant)>>,
     since: (SocketAddr, bool, Instant),
@@ -125,8 +125,8 @@ impl Drop for Asks<'_> {
 }
 
 impl Watched<'_> {
-    /// A client that keeps its connection: when it is reset it makes a new one at once and asks again. Gives the longest that it waited for an answer
-    /// after the flag, and how often it was reset.
+    /// A client that keeps its connection. After a reset it makes a new one at once and sends its request again. Gives its longest wait for an answer after the
+    /// flag, and how often it was reset.
     fn keeps_alive(&self, to: SocketAddr, stop: &AtomicBool) -> Result<(Wait, u32)> {
         let mut conn = Conn::connect(self.ns, to, LIMIT)?;
         let (mut longest, mut resets) = (Wait::default(), 0);
@@ -163,14 +163,14 @@ impl Watched<'_> {
         New { to, begun, wait, outcome, who: result.unwrap_or_default(), again }
     }
 
-    /// Notes that somebody asks, until what it gives is dropped.
+    /// Records a request without an answer, until the result is dropped.
     fn asks(&self, to: SocketAddr, new: bool) -> Asks<'_> {
         let since = (to, new, Instant::now());
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(since);
         Asks { waiting: &self.waiting, since }
     }
 
-    /// Whether of each IP version somebody waits for the node that hangs, both on a new connection and on one that was kept.
+    /// Whether clients of each IP version wait for the hung node, both on a new connection and on an old one.
     fn caught(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |to: SocketAddr, new: bool| {
@@ -179,14 +179,14 @@ impl Watched<'_> {
         self.to.into_iter().all(|to| waits(to, true) && waits(to, false))
     }
 
-    /// To both addresses of the Service in turn.
+    /// Alternates between both addresses of the Service.
     fn new_connections(&self, stop: &AtomicBool) -> Result<Vec<New>> {
         at_intervals(stop, NEW, |number| self.new_connection(self.to[number % self.to.len()]))
     }
 }
 
-/// Sends [`CLIENTS`] clients from `place`, hangs a node, and holds against it what they have seen. `live` is the other one that has endpoints; `flag` gives the
-/// moment from which on the flag held. `after`: for how long all is watched from then on.
+/// Runs [`CLIENTS`] clients from `place`, hangs a node, and checks the clients' outcomes. `live` is the other node with endpoints. `flag` gives the time from
+/// which on the flag held. `after`: how long all is watched from then on.
 pub(super) fn hangs(
     beside: &Beside,
     place: Place,

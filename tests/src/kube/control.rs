@@ -22,7 +22,7 @@ const READY: Duration = Duration::from_secs(180);
 /// The namespace is the test's own, and so is the server.
 const TOKEN: &str = "nodefence-tests";
 
-/// What ClusterIPs are taken from.
+/// The range of ClusterIPs.
 pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
 
 /// Port of the API server.
@@ -31,7 +31,7 @@ pub const PORT: u16 = 6443;
 /// Environment: `address:port` of an API server that runs already; the guests of `cargo xtask vm-test` have it.
 const OUTSIDE: &str = "NODEFENCE_API_SERVER";
 
-/// etcd and kube-apiserver. Both end with it, however the test ends, and so does what they have stored.
+/// etcd and kube-apiserver. Both end with this value, however the test ends, and so does their storage.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// A client with all rights, in the control plane's own namespace.
@@ -39,7 +39,7 @@ pub struct ControlPlane {
     /// The namespace.
     pub ns: Arc<Netns>,
     address: Ipv4Addr,
-    /// What the server's certificate is checked against; nothing where it runs outside.
+    /// The certificate by which the server is checked; `None` where the server runs outside.
     certificates: Option<PathBuf>,
     // In this order: an API server that loses its etcd lingers.
     _programs: Option<(Proc, Proc)>,
@@ -62,13 +62,13 @@ impl ControlPlane {
     fn outside(ns: &Arc<Netns>, server: SocketAddr) -> Result<Self> {
         relay::start(ns, PORT, server)?;
         let address = Ipv4Addr::LOCALHOST;
-        // The guest's only wire leads to this server, and its certificate stays with it.
+        // The guest's only wire leads to this server, and the server's certificate stays on the machine outside.
         let api = Api::new(ns, &format!("https://{address}:{PORT}"), None, TOKEN)?;
         let dir = TempDir::with_prefix("nodefence-kube-")?;
         let this = Self { api, ns: Arc::clone(ns), address, certificates: None, _programs: None, dir };
         for all in [
             "/api/v1/nodes",
-            // All but the server's own, which it would make anew in the middle of a test.
+            // All but the server's own objects, which it would make anew in the middle of a test.
             "/api/v1/namespaces/default/services?labelSelector=provider!=kubernetes",
             "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
         ] {
@@ -111,7 +111,7 @@ impl ControlPlane {
         Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
     }
 
-    /// Ready is: says so, and has made what it makes by itself: the namespace that everything of a test lies in, and a Service for the server.
+    /// Waits until the server says that it is ready, and has made its own objects: the namespace that every test uses, and a Service for itself.
     fn ready(ns: &Arc<Netns>, url: &str, certificates: &Path) -> Result<Api> {
         let api = Api::new(ns, url, Some(certificates), TOKEN)?;
         api.text("/readyz")?;
@@ -144,7 +144,7 @@ impl ControlPlane {
     /// Creates a Node that is Ready.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn node(&self, name: &str, address: Ipv4Addr, zone: Option<&str>) -> Result<()> {
         self.api.create("/api/v1/nodes", &objects::node(name, &[address.into()], zone)).map(drop)
     }
@@ -152,7 +152,7 @@ impl ControlPlane {
     /// Creates the Nodes of the small cluster, each with an address of both IP versions.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn nodes(&self, cluster: &Cluster) -> Result<()> {
         for node in [&cluster.a, &cluster.b, &cluster.c] {
             let addresses = BOTH.map(|family| node.address(family));
@@ -164,7 +164,7 @@ impl ControlPlane {
     /// Creates a Service or gives it this content, with the addresses that a load balancer gives it.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn service(&self, service: &objects::Service) -> Result<()> {
         let path = format!("/api/v1/namespaces/default/services/{}", service.name);
         let written = self.api.apply(&path, &service.json());
@@ -175,10 +175,10 @@ impl ControlPlane {
         written.with_context(|| format!("{service:?}"))
     }
 
-    /// Deletes a Service. Its slices stay: no controller runs that would take them away.
+    /// Deletes a Service. Its slices stay: no controller runs that would delete them.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn delete_service(&self, name: &str) -> Result<()> {
         self.api.delete(&format!("/api/v1/namespaces/default/services/{name}"))
     }
@@ -186,7 +186,7 @@ impl ControlPlane {
     /// Creates an EndpointSlice or gives it this content.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn slice(&self, slice: &objects::Slice) -> Result<()> {
         let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/{}", slice.name);
         self.api.apply(&path, &slice.json()).with_context(|| format!("{slice:?}")).map(drop)
@@ -208,7 +208,7 @@ fn etcd(dir: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The server makes its own certificate, and what signs service account tokens is its key: nothing of it outlives the test.
+/// The server makes its own certificate, and its key signs service account tokens: nothing of it outlives the test.
 fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
     let tokens = dir.join("tokens");
     std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
@@ -222,7 +222,7 @@ fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
     command.arg(format!("--bind-address={address}")).arg(format!("--secure-port={PORT}"));
     command.args([
         "--etcd-servers=http://127.0.0.1:2379",
-        // Else it looks for a default route; nobody reads it, since the Service `kubernetes` gets no endpoints.
+        // Without this address the server looks for a default route. Nobody reads it, since the Service `kubernetes` gets no endpoints.
         "--advertise-address=192.0.2.1",
         "--endpoint-reconciler-type=none",
         "--authorization-mode=RBAC",

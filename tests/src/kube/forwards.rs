@@ -82,7 +82,7 @@ fn programmed(ns: &Netns, mode: Mode, service: Service) -> Result<[Way; 2]> {
     ])
 }
 
-/// Who answers new connections from `place`, and how often.
+/// The nodes that answer new connections from `place`, and how often.
 fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap<String, u32>> {
     let to = cluster.service(service, place, Family::V4);
     let mut answers = BTreeMap::new();
@@ -97,10 +97,10 @@ fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap
     Ok(answers)
 }
 
-/// Whether a kube-proxy of this mode on node A of the small cluster sends connections of every client to every endpoint, and follows the endpoints.
+/// Checks that a kube-proxy of this mode on node A of the small cluster sends connections of every client to every endpoint, and follows changes of endpoints.
 ///
 /// # Errors
-/// Where it does not.
+/// Names the check that failed.
 pub fn holds(mode: Mode) -> Result<()> {
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
     let control = ControlPlane::start(&cluster.a.ns)?;
@@ -133,7 +133,7 @@ pub fn holds(mode: Mode) -> Result<()> {
         }
     }
     follows(&control, &cluster, &proxy)?;
-    // What it has programmed outlives it.
+    // Its rules outlive it.
     proxy.stop()?;
     let answers = answers(&cluster, Service::Web, Place::Outside)?;
     ensure!(answers.keys().eq(["node-b"]), "{answers:?}");

@@ -25,13 +25,13 @@ use crate::{
     watch::wait_within,
 };
 
-/// The node is well again, and clients are sent there.
+/// Thaws the node, and waits until it gets new connections.
 pub(super) fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     let cluster = &beside.cluster;
     hung.thaw()?;
     let unflagged = Instant::now();
     beside.agent.expect(&["unflag", hung.name])?;
-    // What has connections behind IPVS gets its weight back once the source has confirmed it.
+    // A destination with connections gets its weight back in IPVS once the source has confirmed it.
     beside.agent.confirm_cluster_file()?;
     for family in BOTH {
         let to = cluster.service(Service::Web, Place::Outside, family);
@@ -44,7 +44,7 @@ pub(super) fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Waits for an agent that rescues.
+/// Waits until the agent rescues.
 pub(super) fn rescues(beside: &Beside) -> Result<()> {
     let idle = || beside.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
     wait_until("an agent that rescues", LIMIT, idle).map(drop).with_context(|| beside.agent.log())
@@ -55,8 +55,8 @@ fn told(beside: &Beside, place: Place) -> String {
     format!("{}, client: {place:?}\n{counters}\n{}", beside.proxy.mode, beside.agent.log())
 }
 
-/// What `status` says of own sockets once a client in the host network has met the cut. Where kube-proxy goes on to list the
-/// hung endpoint, those of [`hangs`] have.
+/// What `status` says of own sockets once a client in the host network has met the cut. The clients of [`hangs`] have, where kube-proxy goes on to list the
+/// hung endpoint.
 fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<()> {
     if beside.proxy.mode != Mode::Ipvs {
         own::says(beside, own::BALANCED).with_context(|| told(beside, Place::Node))?;
@@ -64,17 +64,17 @@ fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> R
     own::is_balanced(beside, service, hung, live).with_context(|| told(beside, Place::Node))
 }
 
-/// Whether clients go on where kube-proxy goes on to list the hung endpoints: no established one waits for long after the flag, no new connection fails
-/// or waits for its SYN to be sent again. And whether a client that asks over UDP from one port is answered by a live backend at its next query.
+/// Checks clients where kube-proxy goes on to list the hung endpoints. No established client waits for long after the flag. No new connection fails or needs a
+/// second SYN. A live backend answers the next query of a client that uses UDP from one port.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub fn clients_go_on(mode: Mode) -> Result<()> {
     let beside = Beside::new(mode, Setup::default())?;
     rescues(&beside)?;
     let (b, c) = (&beside.cluster.b, &beside.cluster.c);
     for place in Place::ALL {
-        // Nobody else in the host network uses the Service: what is said of own sockets, this client has shown.
+        // No other client in the host network uses the Service: `status` says of own sockets what this client has shown.
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
         let after = if place == Place::Outside { AFTER_A_RENEWAL } else { AFTER };
         hangs(&beside, place, b, c, after, || beside.agent.flag_by_socket(b.name))
@@ -110,11 +110,11 @@ pub(super) fn follow(beside: &Beside, nodes: &[&Node]) -> Result<()> {
     .map(drop)
 }
 
-/// Whether clients that enter through a node whose own pods hang go on, while the agent there lives: what the rules send to these pods goes elsewhere. What the
-/// node itself sends straight to them still gets there, as the kubelet's probes do.
+/// Checks clients that enter through a node whose own pods hang, while the agent there lives. Packets that the rules send to these pods go elsewhere. Packets
+/// that the node itself sends straight to the pods still get there, as the kubelet's probes do.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
     let mut beside = Beside::new(mode, Setup { extra: &["--interface", "auto"], ..Setup::default() })?;
     beside.cluster.serve_on_a()?;
@@ -127,12 +127,12 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
         let renamed = Instant::now();
         beside.flag_in_file(&[a, c], &[a])?;
         wait_within("its pods are cut off", FOLLOWED, renamed, || {
-            let rows = beside
-                .agent
-                .expect(&["backends", "-o", "json"])
-                .and_then(|text| Ok(serde_json::from_str(&text)?));
-            let rows: Vec<serde_json::Value> = rows.unwrap_or_default();
-            let its = rows.iter().filter(|row| row["node"] == a.name && row["port"].is_null());
+            let list = beside.agent.json(&["backends"]).unwrap_or_default();
+            let its = list["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|row| row["node"] == a.name && row["port"].is_null());
             let cut: Vec<bool> =
                 its.map(|row| row["flagged"] == true && row["interface"].is_string()).collect();
             !cut.is_empty() && cut.iter().all(|cut| *cut)
@@ -190,10 +190,10 @@ fn the_next_query_is_answered(beside: &Beside) -> Result<()> {
     Ok(())
 }
 
-/// Whether what else goes to a flagged node's address goes on: a port that is no backend (as ssh's or the kubelet's), and VXLAN.
+/// Checks other traffic to a flagged node's address: a port that is no backend (as ssh's or the kubelet's), and VXLAN.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub fn other_ports_go_on(mode: Mode) -> Result<()> {
     let options = Options { overlay: Overlay::Vxlan, ..Options::default() };
     let beside = Beside::new(mode, Setup { options, ..Setup::default() })?;
@@ -211,7 +211,7 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
     let uses = |place, to: (std::net::IpAddr, u16), done: &AtomicU64, stop: &AtomicBool| -> Result<u64> {
         let ns = cluster.at(place);
         let mut kept = Conn::connect(ns, to.into(), LIMIT)?;
-        // The first one finds out how much fits through the tunnel.
+        // The first exchange finds the path's MTU through the tunnel.
         kept.echo(&[7; 3_000])?;
         let before = tcp_info::lost(&kept.stream)?;
         let count = repeat(stop, || {
@@ -222,7 +222,7 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
             done.fetch_add(1, Ordering::Relaxed);
             Ok(Duration::from_millis(10))
         })?;
-        // By its answer all has arrived that was sent twice.
+        // Its answer shows that all retransmissions have arrived.
         kept.echo(&[7])?;
         let lost = tcp_info::lost(&kept.stream)?.saturating_sub(before);
         ensure!(lost == 0, "{lost} segments were lost in {count} exchanges");
@@ -243,7 +243,7 @@ pub fn other_ports_go_on(mode: Mode) -> Result<()> {
             let direct = cluster.b.endpoint(Service::Host, family);
             Conn::refused_at_once(&cluster.a.ns, direct, LIMIT).context("a backend of the flagged node")?;
         }
-        // So long nothing may happen to them.
+        // How long nothing may happen to these connections.
         sleep(Duration::from_secs(2));
         Ok(())
     };

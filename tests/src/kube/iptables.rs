@@ -21,7 +21,7 @@ pub struct Chains {
 struct Rule(Vec<String>);
 
 impl Rule {
-    /// What follows an option.
+    /// The word behind an option.
     fn after(&self, option: &str) -> Option<&str> {
         let at = self.0.iter().position(|word| word == option)?;
         self.0.get(at + 1).map(String::as_str)

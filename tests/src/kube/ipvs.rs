@@ -1,4 +1,4 @@
-//! What kube-proxy has programmed in IPVS mode, out of what `ipvsadm -S -n` prints.
+//! kube-proxy's virtual servers in IPVS mode, read from `ipvsadm -S -n`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ impl Table {
         Ok(this)
     }
 
-    /// What becomes of packets of `protocol` to `to`. A node port has a virtual server at each address of the node: they must be alike.
+    /// The fate of packets of `protocol` to `to`. A node port has a virtual server at each address of the node: they must be alike.
     pub(super) fn way(&self, protocol: &str, to: Virtual) -> Result<Way> {
         let of = |(known, address): &(&str, SocketAddr)| {
             *known == protocol

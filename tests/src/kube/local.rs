@@ -1,4 +1,4 @@
-//! A Service whose external traffic stays on the node where it enters (`externalTrafficPolicy: Local`), by its node port, beside kube-proxy in IPVS mode.
+//! A Service with `externalTrafficPolicy: Local`, whose external traffic stays on the node where it enters: by its node port, beside kube-proxy in IPVS mode.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::{
 /// New connections of each IP version.
 const CONNECTIONS: usize = 12;
 
-/// Each new connection is answered by this node, without sending anything again.
+/// Checks that this node answers each new connection, without a retransmission.
 fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Result<()> {
     let cluster = &beside.cluster;
     let to = cluster.service(Service::Web, place, family);
@@ -32,11 +32,11 @@ fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Res
     longest.held("slowest answer to a new connection").map(drop)
 }
 
-/// Whether clients of the node port go on where the node has no endpoint, so that kube-proxy falls back to those of others; and whether they keep the
-/// node's own endpoint, their last one, while clients of the ClusterIP, who have another, are sent away from it.
+/// Checks two kinds of clients. Clients of the node port go on where the node has no endpoint, so that kube-proxy falls back to those of other nodes; where the
+/// node's own endpoint is their last one, they stay on it. Clients of the ClusterIP, who have another endpoint, are sent away from it.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub fn node_port_goes_on() -> Result<()> {
     let setup = Setup { local: true, extra: &["--interface", "auto"], ..Setup::default() };
     let mut beside = Beside::new(Mode::Ipvs, setup)?;
@@ -69,7 +69,7 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
     let (a, c) = (&beside.cluster.a, &beside.cluster.c);
     beside.set_endpoints(&[a, c])?;
     follow(beside, &[a, c])?;
-    // What else kube-proxy has just ended gently goes when it looks at that, once a minute.
+    // Other destinations that kube-proxy has just ended gently go when it looks at them, once a minute.
     let table = || -> Result<Vec<String>> {
         let its = BOTH.map(|family| a.endpoint(Service::Web, family).to_string());
         Ok(saved(&a.ns)?.into_iter().filter(|line| its.iter().any(|its| line.contains(its))).collect())
@@ -89,7 +89,7 @@ fn keeps_its_own(beside: &Beside) -> Result<()> {
         row["taken"].as_u64() > Some(0) && row["waiting"] == 0
     })
     .with_context(|| row.to_string())?;
-    ensure!(row["exempt"].as_array().is_some_and(|kept| !kept.is_empty()), "{row}");
+    ensure!(row["exempt"].as_array().is_some_and(|exempt| !exempt.is_empty()), "{row}");
     for family in BOTH {
         answered_by(beside, Place::Outside, family, a.name).context("its last endpoint was cut")?;
         answered_by(beside, Place::Node, family, c.name)?;

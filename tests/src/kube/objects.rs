@@ -95,7 +95,7 @@ impl Service {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name}, "spec": spec})
     }
 
-    /// What a load balancer says of it; `None` without one. The server takes it apart from the rest.
+    /// The status that a load balancer gives it; `None` without one. The server takes the status apart from the rest.
     pub fn status(&self) -> Option<Value> {
         let ingress: Vec<Value> = self.balancer_ips.iter().map(|ip| json!({"ip": ip})).collect();
         (!ingress.is_empty()).then(|| {

@@ -1,5 +1,5 @@
-//! What `status` says of packets of the node's own sockets that meet the cut. They have come in by no device, so they are sent once more through a raw
-//! socket; whether these are balanced too depends on the kernel and on kube-proxy's mode. The agent finds it out by looking.
+//! What `status` says of packets of the node's own sockets that meet the cut. Such packets have come in by no device, so rescue sends them once more
+//! through a raw socket. Whether the copies are balanced too depends on the kernel and on kube-proxy's mode. The agent finds that out by observing.
 
 use std::time::Instant;
 
@@ -12,21 +12,21 @@ use super::{
 use crate::{Conn, Family, Node, Place, audit::BOTH, client::UdpConn, topology::Service};
 
 /// No own socket's packet has met the cut yet.
-pub(super) const NOT_TRIED: &str = "not tried yet";
-/// ExpectedMaps on every kernel, in every mode, over TCP and UDP. Where it were not so, `status` would name the IP version and the protocol
+pub(super) const NOT_TRIED: &str = "not_tried";
+/// Own sockets' packets are balanced anew on every kernel, in every mode, over TCP and UDP. Otherwise `status` names the IP version and the protocol
 /// (`net_rescue` has such a case).
-pub(super) const BALANCED: &str = "balanced anew";
+pub(super) const BALANCED: &str = "balanced";
 
-/// Connections, or queries, of each IP version, of which at least one is to meet the hung endpoint: each does in one of two cases.
+/// Connections or queries of each IP version. At least one must meet the hung endpoint; each one does with a chance of one half.
 const CLIENTS: usize = 16;
 
-/// Whether `status` says just this of own sockets.
+/// Whether `status` says exactly this of own sockets.
 ///
 /// # Errors
 /// Where it says something else.
 pub(super) fn says(beside: &Beside, wanted: &str) -> Result<()> {
     let row = &beside.status()?["rescue"];
-    ensure!(row["own"] == wanted, "`{wanted}` was expected of own sockets: {row}");
+    ensure!(row["own"]["state"] == wanted, "`{wanted}` was expected of own sockets: {row}");
     Ok(())
 }
 
@@ -46,11 +46,11 @@ fn rescued(beside: &Beside) -> Result<u64> {
     beside.status()?["rescue"]["rescued"].as_u64().context("how many packets were rescued")
 }
 
-/// Whether each new client in the host network is answered by the live node without sending anything again, at least one of each IP version after its packet
-/// met the cut, and `status` says that such packets are balanced anew. `hung` is frozen and flagged, and nobody else has clients.
+/// Checks that the live node answers each new client in the host network without a retransmission. Packets of at least one client of each IP version must
+/// meet the cut, and `status` must say that such packets are balanced anew. `hung` is frozen and flagged, and nobody else has clients.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub(super) fn is_balanced(beside: &Beside, service: Service, hung: &Node, live: &Node) -> Result<()> {
     let mode = beside.proxy.mode;
     for family in BOTH {
@@ -79,7 +79,7 @@ pub(super) fn is_balanced(beside: &Beside, service: Service, hung: &Node, live: 
     says(beside, BALANCED)
 }
 
-/// IPVS sends no new flow to a node that is out. Somebody gives it its weight back, as long as the agent has not seen it.
+/// IPVS sends no new flow to a drained node. This gives its destinations their weight back; it holds until the agent sees it.
 fn weigh(beside: &Beside, service: Service, family: Family, hung: &Node) -> Result<()> {
     let to = beside.cluster.service(service, Place::Node, family);
     let real = hung.endpoint(service, family);

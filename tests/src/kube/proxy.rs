@@ -34,13 +34,13 @@ const HEALTH: u16 = 10_256;
 /// When its rules were last written (metric of pkg/proxy/metrics, one a family).
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
-/// How many syncs of IPv4 there were (pkg/proxy/metrics): each family counts its own, and what changes for one is no sync of the other.
+/// How many syncs of IPv4 there were (pkg/proxy/metrics). Each family counts its own, and a change of one is no sync of the other.
 const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
 
-/// It serves both where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
+/// kube-proxy serves both families where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
 const FAMILIES: usize = 2;
 
-/// A kube-proxy. Killed when dropped; what it has programmed stays, as it does anywhere.
+/// A kube-proxy. Killed when dropped; its rules stay, as they do anywhere.
 #[derive(Debug)]
 pub struct KubeProxy {
     /// How it forwards.
@@ -51,8 +51,8 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts one in `ns` for the Node `node`, which must exist, and waits for its first sync: that has all Services and
-    /// endpoints in it that the API server has by then. `ns` must reach the API server.
+    /// Starts a kube-proxy in `ns` for the Node `node`, which must exist. Waits for its first sync, which covers all Services and endpoints that the API server has
+    /// by then. `ns` must reach the API server.
     ///
     /// # Errors
     /// Where the program is missing, ends, or has not synced in time; with its log.
@@ -72,7 +72,7 @@ impl KubeProxy {
         sync_period: Duration,
     ) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-proxy-")?;
-        // JSON is YAML too. Limits of conntrack are the machine's, not this namespace's: they are left alone.
+        // JSON is YAML too. Conntrack's limits are the machine's, not this namespace's: they are left alone.
         let config = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
             "mode": mode.to_string(),
@@ -118,7 +118,7 @@ impl KubeProxy {
         }
     }
 
-    /// When it last synced, in seconds of the epoch; 0 before both families have. Of the two the one that is behind.
+    /// When it last synced, in seconds of the epoch: the earlier one of both families. 0 before both have synced.
     ///
     /// # Errors
     /// Where it does not serve its metrics.
@@ -171,10 +171,10 @@ impl KubeProxy {
         self.dir.path().join("log")
     }
 
-    /// Stops it where it stands, as a watch that has died does: what it has programmed stays as it is.
+    /// Stops the process, as if its watch had died: its rules stay as they are.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// Where the process is gone.
     pub fn freeze(&self) -> Result<()> {
         self.proc.freeze()
     }
@@ -182,7 +182,7 @@ impl KubeProxy {
     /// Lets it go on.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// Where the process is gone.
     pub fn thaw(&self) -> Result<()> {
         self.proc.thaw()
     }

@@ -18,7 +18,7 @@ pub(super) fn start(ns: &Netns, port: u16, to: SocketAddr) -> Result<()> {
         .with_context(|| format!("listen on port {port}"))?;
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
-            // Whoever connected sees its connection close, and says so.
+            // The client sees its connection close, and reports that.
             let _unreachable = TcpStream::connect(to).and_then(|far| join(near, far));
         }
     });

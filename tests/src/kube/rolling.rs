@@ -1,5 +1,5 @@
-//! `nodefence audit` beside a real kube-proxy: pods are replaced one after the other, with clients, and nothing of it is a fault; then kube-proxy
-//! stands still, and what it misses is.
+//! `nodefence audit` beside a real kube-proxy. Pods are replaced one after the other, with clients, and no audit finds a fault. Then kube-proxy stands still, and
+//! the changes that it misses are faults.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -31,9 +31,9 @@ const OPEN: usize = 40;
 const PLACES: [Place; 2] = [Place::Outside, Place::Pod];
 /// Pods at a time.
 const PODS: usize = 4;
-/// Addresses on each of two nodes: each is used again after so many pods, with short periods longer after its pod has ended than a fault takes.
+/// Addresses on each of two nodes. Each is used again after this many pods, which with short periods is longer after its pod has ended than a fault takes.
 const ADDRESSES: u8 = 24;
-/// Longest wait for kube-proxy, beside what its periods take.
+/// Longest wait for kube-proxy, beside its own periods.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// How fast everything goes.
@@ -43,7 +43,7 @@ struct Pace {
     sync_period: Duration,
     /// A pod is replaced so often.
     every: Duration,
-    /// For how long before, between and after kube-proxy's stall and its restart.
+    /// How long pods are replaced before, between and after kube-proxy's stall and its restart.
     between: Duration,
     /// How long kube-proxy stands still in the middle at most: what then differs has to be seen older than a sync, and stay short of a fault with what kube-proxy has
     /// to do after it. So it goes on as soon as that was seen. The first pod that it misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as much before the end.
@@ -51,7 +51,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Draining takes longer than a fault, and so does everything that is left after kube-proxy's stall.
+    /// Draining takes longer than a fault does, and so do all differences that are left after kube-proxy's stall.
     const SHORT: Self = Self {
         sync_period: Duration::from_secs(8),
         every: Duration::from_millis(500),
@@ -69,7 +69,7 @@ impl Pace {
         match (long(), emulated()) {
             (true, _) => Self::REAL,
             (false, false) => Self::SHORT,
-            // Its syncs alone take seconds there.
+            // kube-proxy's syncs alone take seconds there.
             (false, true) => Self {
                 sync_period: Self::SHORT.sync_period * 2,
                 every: Self::SHORT.every * 2,
@@ -89,7 +89,7 @@ impl Pace {
     }
 }
 
-/// How far a pod is.
+/// The state of a pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Life {
     Ready,
@@ -124,7 +124,7 @@ impl Pods {
         self.all.push_back(Pod { address: [10, 244, third, last].into(), node, life: Life::Ready });
     }
 
-    /// What ended is gone, the oldest ends, a new one comes.
+    /// One step: ended pods go, the oldest pod ends, a new one comes.
     fn replace(&mut self) {
         self.all.retain(|pod| pod.life == Life::Ready);
         if let Some(oldest) = self.all.front_mut() {
@@ -182,7 +182,7 @@ struct World {
     agent: Agent,
     pods: Pods,
     open: VecDeque<Conn>,
-    /// Clients that go on asking from one port each: what they are pinned to lies in conntrack for as long as nobody deletes it, where the entry of one question
+    /// Clients that send again and again from one port each: their flow stays in conntrack until somebody deletes it. The entry of a single query
     /// ends after 30 s.
     asking: Vec<(Place, UdpSocket)>,
     pace: Pace,
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// There are no faults.
+    /// Checks that there are no faults.
     fn clean(&self) -> Result<Audit> {
         let audit = Audit::of(&self.agent)?;
         ensure!(
@@ -232,12 +232,12 @@ impl World {
         Ok(audit)
     }
 
-    /// Replaces one pod after the other, with clients: no audit finds a fault.
+    /// Replaces one pod after the other, with clients. No audit may find a fault.
     fn roll(&mut self, length: Duration, seen: &mut Seen) -> Result<()> {
         self.roll_until(length, seen, |_| false)
     }
 
-    /// The same until enough was seen, for so long at most.
+    /// Does the same until enough was seen, for at most this long.
     fn roll_until(
         &mut self,
         longest: Duration,
@@ -260,35 +260,35 @@ impl World {
     }
 }
 
-/// Whether it is a destination that kube-proxy ends gently: it looks at these once a minute, however often it syncs.
+/// Whether this is a destination that kube-proxy ends gently: it looks at these once a minute, however often it syncs.
 fn is_ended_gently(audit: &Audit, difference: &str) -> bool {
     let detail = audit.row(difference).and_then(|row| row["detail"].as_str());
     detail.is_some_and(|detail| detail.ends_with("weight 0, 0 connections"))
 }
 
-/// For how long the oldest difference has been there that kube-proxy's next sync mends.
+/// How long the oldest difference has existed that kube-proxy's next sync mends.
 fn oldest_of_a_sync(audit: &Audit) -> Duration {
     let new = audit.in_state("new").into_iter().filter(|difference| !is_ended_gently(audit, difference));
     let ages = new.filter_map(|difference| audit.row(&difference)?["age_seconds"].as_u64());
     Duration::from_secs(ages.max().unwrap_or_default())
 }
 
-/// What passed while pods were replaced.
+/// The course of the run while pods were replaced.
 #[derive(Debug, Default)]
 struct Seen {
     drained: BTreeSet<String>,
-    /// The longest that anything differed.
+    /// The longest time that anything differed.
     oldest: Duration,
     audits: u32,
     /// How many clients were connected, and how many were not.
     connected: [u32; 2],
 }
 
-/// Pods are replaced beside a kube-proxy of this mode: no audit finds a fault, also while it misses a sync and after its restart. Then it stands still for
-/// good: its misses are found, and mended where that can be; it goes on, and all is well again.
+/// Replaces pods beside a kube-proxy of this mode. No audit may find a fault, also while kube-proxy misses a sync and after its restart. Then it stands still for
+/// good: its misses are found, and mended where that is possible. It goes on, and all is well again.
 ///
 /// # Errors
-/// Where it is not so.
+/// Names the check that failed.
 pub fn holds(mode: Mode) -> Result<()> {
     let pace = Pace::chosen();
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
@@ -306,7 +306,7 @@ pub fn holds(mode: Mode) -> Result<()> {
     };
     let kube_proxy = start(&control, &cluster)?;
     let fault_after = format!("{}s", pace.fault_after().as_secs());
-    // With kube-proxy's own periods, the agent's own too.
+    // With kube-proxy's own periods the agent has its own too.
     let options: &[&str] = if long() { &[] } else { &["--fault-after", &fault_after] };
     let file = pods.file(&cluster, "");
     let options = [&["--proxy", "auto"], options].concat();
@@ -322,7 +322,7 @@ pub fn holds(mode: Mode) -> Result<()> {
 
     let mut seen = Seen::default();
     world.roll(pace.between, &mut seen)?;
-    // It misses a sync, as one that is short of memory or processor does.
+    // kube-proxy misses a sync, as one that is short of memory or processor does.
     kube_proxy.freeze()?;
     let before = std::mem::take(&mut seen.oldest);
     world.roll_until(pace.stall, &mut seen, |seen| seen.oldest >= pace.sync_period)?;
@@ -330,7 +330,7 @@ pub fn holds(mode: Mode) -> Result<()> {
     let stalled = seen.oldest;
     seen.oldest = stalled.max(before);
     world.roll(pace.between, &mut seen)?;
-    // What it was ending gently it does not know any more. A fault that is none would show by then.
+    // After its restart kube-proxy does not know any more what it was ending gently. A false fault would show by then.
     kube_proxy.stop()?;
     let kube_proxy = start(&world.control, &world.cluster)?;
     world.roll(pace.between.max(pace.found()), &mut seen)?;
@@ -346,20 +346,20 @@ pub fn holds(mode: Mode) -> Result<()> {
     println!("{connected} clients were connected, {failed} were not");
     ensure!(connected > failed, "{connected} clients were connected, {failed} were not");
     ensure!(mode != Mode::Ipvs || seen.drained.len() > 5, "nothing drained: {:?}", seen.drained);
-    // Else nothing here tells an agent that takes it for a fault after one sync from one that takes it for one after two.
+    // With fewer, the test could not tell an agent that waits for one sync from one that waits for two.
     ensure!(stalled >= pace.sync_period, "nothing differed for longer than {stalled:?}");
     stands_still(&mut world, &kube_proxy)
 }
 
 fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
-    // A client whose flow is pinned to a pod that then leaves.
+    // A client whose flow becomes stale: its pod then leaves.
     let to = world.cluster.service(Service::Dns, Place::Outside, Family::V4);
     let socket = world.cluster.client.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     let send = || socket.send_to(b"query", to);
     kube_proxy.freeze()?;
     let old: Vec<IpAddr> = world.pods.all.iter().map(|pod| pod.address).collect();
     send()?;
-    // All pods are replaced: whoever it was pinned to is gone.
+    // All pods are replaced, so the backend of that flow is gone.
     world.pods.all.clear();
     (0..PODS).for_each(|_| world.pods.add());
     let extra = objects::Service::new(
@@ -379,7 +379,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         pods.iter().any(|pod| fault.contains(&format!("-> {}", SocketAddr::new(*pod, 8080))))
             || pods.iter().any(|pod| fault.contains(&format!("-> {}", SocketAddr::new(*pod, 5300))))
     };
-    // What is pinned to pods that had left before is a fault sooner: all of it is mended at once below.
+    // Stale flows to pods that had left before are faults sooner: all of them are mended at once below.
     let is_of =
         |kind: &str, fault: &str| fault.starts_with(kind) && (kind != "stale-udp " || about(fault, &old));
     let mut last = Vec::new();
@@ -409,7 +409,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         &["--kind", "stale-udp,stale-destination,missing-destination,stray-weight,missing-service"],
     )?;
     println!("{}: {done:?}", kube_proxy.mode);
-    // What has weight 0 and connections is kube-proxy's, which knows whether it drains that.
+    // Destinations with weight 0 and connections are kube-proxy's: it knows whether it drains them.
     let left = done.keys().filter(|outcome| !outcome.ends_with(" mended")).collect::<Vec<_>>();
     let may_be_left = ["missing-service left", "stray-weight left"];
     ensure!(

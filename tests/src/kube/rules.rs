@@ -1,4 +1,4 @@
-//! What kube-proxy has programmed for a virtual address.
+//! kube-proxy's rules for a virtual address.
 
 use anyhow::Result;
 use nodefence::cluster::Family;
@@ -43,7 +43,7 @@ impl Rules {
         }
     }
 
-    /// What becomes of packets of `protocol` (`tcp`, `udp`) to `to`.
+    /// The fate of packets of `protocol` (`tcp`, `udp`) to `to`.
     ///
     /// # Errors
     /// Where the rules lead to something that is not understood.

@@ -1,4 +1,4 @@
-//! What kube-proxy pins to a flagged node is deleted, in each of its modes.
+//! The agent deletes stale flows and stale affinity of a flagged node, in each of kube-proxy's modes.
 
 use std::time::Instant;
 
@@ -14,11 +14,11 @@ use crate::{
     watch::wait_within,
 };
 
-/// New connections that show where a client sticks to.
+/// How many new connections show which node a client sticks to.
 const CONNECTIONS: usize = 10;
 
-/// How often the client of each Service and IP version is moved. At a flag kube-proxy's affinity is emptied once; after that it picks the hung node in one
-/// of two cases, and keeps the client there unless rescue has it forget that. An emulated processor takes seconds for each.
+/// How often the client of each Service and IP version is moved. A flag empties kube-proxy's affinity once. After that kube-proxy picks the hung node with
+/// a chance of one half, and keeps the client there unless rescue deletes that affinity. An emulated processor takes seconds for each move.
 fn rounds() -> usize {
     if emulated() { 1 } else { 2 }
 }
@@ -32,7 +32,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Who answers a new connection, at its first try, and when.
+    /// The node that answers a new connection at its first try, and when it did.
     fn answer(&self) -> Result<(String, Wait)> {
         let cluster = &self.beside.cluster;
         let to = cluster.service(self.service, Place::Outside, self.family);
@@ -54,7 +54,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Flags the node to which the client sticks: its next connection is answered by the other node, and so are those after it. Says how long it took.
+    /// Flags the node to which the client sticks. The other node must answer its next connection and those after it. Gives how long the first one took.
     fn moves(&self, hung: &Node, live: &Node) -> Result<Wait> {
         let agent = &self.beside.agent;
         hung.freeze()?;
@@ -65,9 +65,9 @@ impl Client<'_> {
         hung.thaw()?;
         let unflagged = Instant::now();
         agent.unflag(hung.name)?;
-        // What has connections gets its weight back once the source has confirmed it.
+        // A destination with connections gets its weight back once the source has confirmed it.
         agent.confirm_cluster_file()?;
-        // In IPVS mode it gets its weights back a moment later; until then the other node has nobody beside it.
+        // In IPVS mode the node gets its weights back a moment later; until then the other node is the only one.
         let back = || {
             let status = self.beside.status();
             let nodes = status.ok().and_then(|status| status["ipvs"]["nodes"].as_object().cloned());
@@ -78,11 +78,11 @@ impl Client<'_> {
     }
 }
 
-/// Whether a client that kube-proxy keeps on one endpoint (`sessionAffinity: ClientIP`) moves to the other one with its next connection, and stays
-/// there, once that endpoint's node is flagged.
+/// Checks a client that kube-proxy keeps on one endpoint (`sessionAffinity: ClientIP`). Once that endpoint's node is flagged, the client's next connection
+/// goes to the other endpoint, and so do those after it.
 ///
 /// # Errors
-/// Where it does not.
+/// Names the client that did not move.
 pub fn affinity_moves(mode: Mode) -> Result<()> {
     let beside = Beside::new(mode, Setup { affinity: true, ..Setup::default() })?;
     let cluster = &beside.cluster;

@@ -1,4 +1,4 @@
-//! Where clients send to, and what becomes of it.
+//! Destinations of clients, and what becomes of packets to them.
 
 use std::{
     collections::BTreeSet,
@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// What clients send to.
+/// A destination of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Virtual {
     /// An address and a port of a Service.
@@ -15,7 +15,7 @@ pub enum Virtual {
     NodePort(u16),
 }
 
-/// What becomes of a client's first packet, if the client is neither on this node nor known by affinity.
+/// The fate of a client's first packet, if the client is neither on this node nor known by affinity.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Way {
     /// It is sent to one of these.

@@ -1,4 +1,4 @@
-//! Bare ACKs at a fixed pace, and when a RST comes back.
+//! Bare ACKs at a fixed pace, and the time at which a RST comes back.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -25,14 +25,14 @@ use crate::Netns;
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The first RST since it was armed, 0 where there is none.
+    /// The time of the first RST since [`Acks::arm`], 0 for none.
     first: AtomicU64,
     /// How many packets were sent, and how many of them before the last RST was read.
     sent: AtomicU64,
     sent_at_last: AtomicU64,
 }
 
-/// Who sends them.
+/// The sender.
 #[derive(Debug)]
 pub struct Acks {
     seen: Arc<Seen>,
@@ -41,7 +41,7 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Starts to send `rate` packets a second from an address of a namespace to some addresses in turn. `prepare` is what the thread that sends does first.
+    /// Starts to send `rate` packets a second from an address of a namespace to some addresses in turn. The sending thread calls `prepare` first.
     ///
     /// # Errors
     /// Where the namespace is gone.
@@ -64,7 +64,7 @@ impl Acks {
         Ok(Self { seen, started: Instant::now(), running })
     }
 
-    /// From here on the next RST is the first.
+    /// Makes the next RST the first one.
     pub fn arm(&self) {
         self.seen.first.store(0, Ordering::Relaxed);
     }
@@ -74,13 +74,13 @@ impl Acks {
         Some(self.seen.first.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// Whether this many packets were sent since the last RST was read. Counted in packets, not in time: who does not get the CPU reads nothing either.
+    /// Whether this many packets were sent since the last RST was read. Packets and not time are counted, since a sender without a CPU reads nothing either.
     pub fn quiet_for(&self, packets: u64) -> bool {
         let last = self.seen.sent_at_last.load(Ordering::Relaxed);
         self.seen.sent.load(Ordering::Relaxed).saturating_sub(last) > packets
     }
 
-    /// Ends it: the packets a second that it sent.
+    /// Ends the sending; gives the packets that it sent in a second.
     ///
     /// # Errors
     /// Where one could not be sent.
@@ -110,7 +110,7 @@ fn raw_socket(protocol: SockProtocol) -> Result<OwnedFd> {
 }
 
 fn send(seen: &Seen, stop: &AtomicBool, packets: &[(SockaddrIn, Vec<u8>)], rate: u32) -> Result<u64> {
-    // Raw (IPPROTO_RAW) takes whole packets to send; what comes in is read from another one.
+    // A raw socket (IPPROTO_RAW) sends whole packets. What comes in is read from another socket.
     let out = raw_socket(SockProtocol::Raw)?;
     let back = raw_socket(SockProtocol::Tcp)?;
     setsockopt(&back, sockopt::RcvBuf, &(1 << 20))?;
@@ -120,11 +120,11 @@ fn send(seen: &Seen, stop: &AtomicBool, packets: &[(SockaddrIn, Vec<u8>)], rate:
     let mut turn = packets.iter().cycle();
     repeat(stop, || {
         let (to, packet) = turn.next().context("nobody to send to")?;
-        // A spinning wait: a sleep is coarser than the pace.
+        // This wait spins, since a sleep is coarser than the pace.
         while Instant::now() < next {
             drain(seen, &back, &mut buffer)?;
         }
-        // Whoever was held up sends no burst afterwards.
+        // A sender that was held up sends no burst afterwards.
         next = (next + gap).max(Instant::now());
         match sendto(out.as_raw_fd(), packet, to, MsgFlags::empty()) {
             Ok(_) => seen.sent.fetch_add(1, Ordering::Relaxed),
@@ -146,7 +146,7 @@ fn drain(seen: &Seen, back: &OwnedFd, buffer: &mut [u8; 256]) -> Result<()> {
         if is_rst(&buffer[..length]) {
             let now = monotonic_ns();
             seen.sent_at_last.store(seen.sent.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Only the first stays.
+            // Only the first RST is recorded.
             let _ = seen.first.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

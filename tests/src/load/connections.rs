@@ -1,4 +1,4 @@
-//! New connections at a steady rate: each is made, gets a byte from whoever answers, and is closed by a RST, so that nothing of it lingers.
+//! New connections at a steady rate. Each is made, gets a byte from the server and is closed by a RST, so that nothing of it lingers.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -25,13 +25,13 @@ use crate::Netns;
 const PORTS: std::ops::Range<u16> = 2_000..27_000;
 /// Connections are made in slices of this length.
 const SLICE: Duration = Duration::from_millis(1);
-/// What has not been answered after this long has failed.
+/// A connection without an answer after this long has failed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What became of the connections.
+/// The outcomes of the connections.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Milliseconds from `connect` to the answer, of those that were answered.
+    /// Milliseconds from `connect` to the answer, of the answered ones.
     pub took: Vec<f64>,
     /// Connections that were refused or reset.
     pub failed: u32,
@@ -46,11 +46,11 @@ struct Open {
     begun: Instant,
 }
 
-/// Makes `rate` connections a second for `length` from these addresses in turn, and waits for what becomes of the last one. A port of an address is used
-/// again after 25,000 connections from there.
+/// Makes `rate` connections a second for `length` from these addresses in turn, and waits for the outcome of the last one. A port of an address is used again
+/// after 25,000 connections from there.
 ///
 /// # Errors
-/// Where a socket is not to be had, or more connections are under way than a process may have files.
+/// Where no socket is free, or more connections are under way than a process may have files.
 pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length: Duration) -> Result<Seen> {
     netns.within(|| {
         own_files()?;
@@ -123,7 +123,7 @@ fn begin(from: SocketAddrV4) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-    // Its end is a RST: neither side keeps anything.
+    // The connection ends by a RST: neither side keeps state.
     setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(from)).context("cannot bind a client's socket")?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! Datagrams: a stream of numbered ones, each of which is accounted for, and such as only make flows come and go.
+//! Datagrams: a stream of numbered ones, each of which is accounted for, and others that only make flows come and go.
 
 use std::{
     io::ErrorKind,
@@ -19,7 +19,7 @@ use super::{Running, repeat};
 use crate::{Netns, client::wait_until};
 
 const PORT: u16 = 9000;
-/// Delivery over veth needs no more than a softirq: after so long without a datagram none is under way.
+/// Delivery over veth needs no more than a softirq: after this long without a datagram none is under way.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// A steady stream from one address to some others.
@@ -35,13 +35,13 @@ impl Numbered {
     /// Sends from an address of a namespace to addresses of another one in turn, about 5,000 datagrams a second to each.
     ///
     /// # Errors
-    /// Where a socket is not to be had.
+    /// Where no socket is free.
     pub fn start(near: &Netns, from: Ipv4Addr, far: &Netns, to: &[Ipv4Addr]) -> Result<Self> {
         let mut receivers = Running::default();
         for address in to {
             let at = SocketAddr::from((*address, PORT));
             let socket = far.run(move || bound(at))?;
-            // No datagram may be lost for want of room while this machine is busy with something else.
+            // No datagram may be lost for want of room while this machine is busy elsewhere.
             setsockopt(&socket, RcvBufForce, &(64 << 20))?;
             socket.set_read_timeout(Some(QUIET))?;
             receivers.start(move |stop| receive(&socket, stop));
@@ -56,11 +56,11 @@ impl Numbered {
                 let begun = Instant::now();
                 let number = count.load(Ordering::Relaxed);
                 for address in &to {
-                    // A datagram to a flagged address is refused here; what counts is what arrives.
+                    // A datagram to a flagged address is refused here; only arrivals count.
                     let _ = socket.send_to(&number.to_ne_bytes(), (*address, PORT));
                 }
                 count.fetch_add(1, Ordering::Relaxed);
-                // On an emulated processor what is under test needs most of it.
+                // On an emulated processor the code under test needs most of the processor.
                 Ok(Duration::from_micros(150).max(begun.elapsed() * 3))
             })
         });
@@ -76,7 +76,7 @@ impl Numbered {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.sent() < until {
             ensure!(Instant::now() < patience, "the sender stands still");
-            // It takes a fifth of that for each.
+            // A fifth of that is enough for each.
             sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -87,10 +87,10 @@ impl Numbered {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Ends it: what arrived at each address.
+    /// Ends the stream; gives the arrivals at each address.
     ///
     /// # Errors
-    /// Where what arrived had another length.
+    /// Where a datagram that arrived had another length.
     pub fn finish(self) -> Result<Vec<Arrived>> {
         let sent = self.sender.finish()?.into_iter().sum();
         let arrived = self.receivers.finish()?;
@@ -108,10 +108,10 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Each datagram arrived, once.
+    /// Checks that each datagram arrived exactly once.
     ///
     /// # Errors
-    /// Where one did not, or did twice; with the first one.
+    /// Where a datagram did not arrive, or arrived twice; with the first one.
     pub fn all(mut self, what: &str) -> Result<()> {
         // Each processor has a backlog of its own: a sender that moves between two of them overtakes itself.
         self.numbers.sort_unstable();
@@ -125,10 +125,10 @@ impl Arrived {
         Ok(())
     }
 
-    /// None arrived.
+    /// Checks that none arrived.
     ///
     /// # Errors
-    /// Where one did; with the first one.
+    /// Where a datagram arrived; with the first one.
     pub fn none(&self, what: &str) -> Result<()> {
         match self.numbers.first() {
             None => Ok(()),
@@ -143,7 +143,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     let mut number = [0; 8];
     loop {
-        // Looked at before: what is under way then is waited for.
+        // The flag is read before: datagrams that are under way then are waited for.
         let last = stop.load(Ordering::Relaxed);
         match socket.recv(&mut number) {
             Ok(length) => {
@@ -156,7 +156,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<u64>> {
     }
 }
 
-/// A socket there. Processes that other tests start have a copy of the one before until they are what they shall be.
+/// Makes a socket there. Processes that other tests start have a copy of the socket until their exec.
 fn bound(at: SocketAddr) -> Result<UdpSocket> {
     let mut socket = UdpSocket::bind(at);
     let in_use = |socket: &std::io::Result<UdpSocket>| {
@@ -171,16 +171,16 @@ fn bound(at: SocketAddr) -> Result<UdpSocket> {
     socket.with_context(|| format!("a socket at {at}"))
 }
 
-/// Flows that come and go: a datagram from one socket of the calling thread's namespace to each of these ports in turn, over and over, without anybody who would
-/// answer. How many rounds.
+/// Makes flows come and go: sends a datagram from one socket of the calling thread's namespace to each of these ports in turn, over and over. Nobody answers.
+/// Gives the number of rounds.
 ///
 /// # Errors
-/// Where the socket is not to be had.
+/// Where no socket is free.
 pub fn to_ports(stop: &AtomicBool, from: SocketAddr, to: Ipv4Addr, ports: Range<u16>) -> Result<u64> {
     let socket = UdpSocket::bind(from)?;
     repeat(stop, || {
         for port in ports.clone() {
-            // Refusals of those before come back here.
+            // Refusals of earlier datagrams come back here.
             let _ = socket.send_to(b"x", (to, port));
         }
         Ok(Duration::ZERO)

@@ -17,13 +17,13 @@ use nix::{
 use super::per_worker;
 use crate::Netns;
 
-/// Sends a datagram from each of so many sockets at an address to each target, which nobody waits for.
+/// Sends a datagram to each target from each of so many sockets at an address. Nobody waits for an answer.
 ///
 /// # Errors
-/// Where a socket is not to be had, or a datagram is refused.
+/// Where no socket is free, or a datagram is refused.
 pub fn datagrams(ns: &Netns, from: IpAddr, clients: usize, to: &[SocketAddr]) -> Result<()> {
     ns.within(|| {
-        // All open to the end: a port that is free again may be given to the next one, whose flows would be no new ones.
+        // All sockets stay open to the end. A freed port may be given to the next socket, whose flows would not be new ones.
         let mut open = Vec::new();
         for _ in 0..clients {
             let socket = UdpSocket::bind((from, 0))?;
@@ -36,10 +36,10 @@ pub fn datagrams(ns: &Netns, from: IpAddr, clients: usize, to: &[SocketAddr]) ->
     })
 }
 
-/// Begins a connection from each of so many clients to each target, which nobody waits for. `from` is the address and port of a client for a target.
+/// Begins a connection from each of so many clients to each target. Nobody waits for them. `from` gives a client's address and port for a target.
 ///
 /// # Errors
-/// Where a socket is not to be had, or there are more than a process may have.
+/// Where no socket is free, or there are more than a process may have.
 pub fn connections(
     ns: &Netns,
     from: impl Fn(u16, SocketAddr) -> SocketAddr + Sync,

@@ -1,4 +1,4 @@
-//! Established flows: each a socket of its own, half of them idle in epoll, half sending. Notes when each one had an error.
+//! Established flows. Each has a socket of its own; half of them are idle in epoll, half send. The time of each one's error is recorded.
 
 use std::{
     net::SocketAddrV4,
@@ -31,14 +31,14 @@ const IN_FLIGHT: usize = 128;
 /// How long all handshakes may take together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which flows.
+/// The flows to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// How many.
     pub flows: u32,
-    /// From where each of them comes, by its number.
+    /// The source of each flow, by its number.
     pub from: fn(u32) -> Result<SocketAddrV4>,
-    /// Where all of them go.
+    /// The destination of all.
     pub to: SocketAddrV4,
     /// How often one of the sending half sends a byte.
     pub every: Duration,
@@ -69,7 +69,7 @@ pub struct Errors {
     pub left: [u32; 2],
 }
 
-/// What one worker saw: when each flow had its error. Even flows are idle, odd ones send.
+/// One worker's view: when each flow had its error. Even flows are idle, odd ones send.
 #[derive(Debug)]
 struct Held {
     errors: Vec<Option<Instant>>,
@@ -79,7 +79,7 @@ impl Flows {
     /// Connects all of them, from a namespace.
     ///
     /// # Errors
-    /// Where one does not come up in time.
+    /// Where a flow does not come up in time.
     pub fn establish(netns: &Netns, plan: &Plan) -> Result<Self> {
         let each = per_worker()? & !1;
         let total = plan.flows as usize;
@@ -92,7 +92,7 @@ impl Flows {
             workers.add(netns.spawn(move || {
                 own_files()?;
                 let sockets = connect_all(range, &plan);
-                // The receiver waits for every worker; it is gone only if another one failed.
+                // The receiver waits for every worker. It is gone only if another worker failed.
                 let _ = up.send(sockets.is_ok());
                 hold(&shared, &stop, sockets?, plan.every)
             })?);
@@ -115,7 +115,7 @@ impl Flows {
     /// Waits until all have an error or `cap` has passed since `started`.
     ///
     /// # Errors
-    /// Where one had an error before `started`.
+    /// Where a flow had an error before `started`.
     pub fn wait(self, started: Instant, cap: Duration) -> Result<Errors> {
         while started.elapsed() < cap && (self.shared.errors.load(Ordering::Relaxed) as usize) < self.total {
             std::thread::sleep(Duration::from_millis(5));
@@ -172,7 +172,7 @@ fn connect_all(range: std::ops::Range<usize>, plan: &Plan) -> Result<Vec<OwnedFd
     Ok(sockets)
 }
 
-/// Waits as clients do, an error wakes them, and sends a byte on every other flow each `every`, evenly spread.
+/// Waits as clients do, woken by an error. Sends a byte on every other flow each `every`, evenly spread.
 fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Duration) -> Result<Held> {
     const SLICE: Duration = Duration::from_millis(5);
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
@@ -203,7 +203,7 @@ fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Durati
                     continue;
                 }
                 match send(sockets[at].as_raw_fd(), b"x", MsgFlags::MSG_NOSIGNAL) {
-                    // A frozen server's window closes after a while; the kernel probes it then.
+                    // A frozen server's window closes after a while. Then the kernel probes it.
                     Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
                     Err(_) => failed(&mut errors, at),
                 }
@@ -217,7 +217,7 @@ fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Durati
             other => other?,
         };
         for event in &events[..ready] {
-            // Where the sender took the error already, that it hung up says the same.
+            // Where the sender took the error already, the hang-up reports the same.
             if event.events().intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
                 failed(&mut errors, event.data() as usize);
             }

@@ -1,4 +1,4 @@
-//! As much as a path takes: small datagrams, or one TCP stream.
+//! Full load of a path: small datagrams, or one TCP stream.
 #![expect(unsafe_code, reason = "sendmmsg(2), for which no safe wrapper reuses its headers")]
 
 use std::{
@@ -18,7 +18,7 @@ const PAYLOAD: [u8; 64] = [0x5a; 64];
 /// Datagrams a system call.
 const BATCH: usize = 32;
 
-/// Sends datagrams from a connected socket for so long; how long it took in all.
+/// Sends datagrams from a connected socket for this long; gives how long it took in all.
 ///
 /// # Errors
 /// Where one cannot be sent for anything but want of room.
@@ -46,8 +46,8 @@ pub fn datagrams(socket: &UdpSocket, length: Duration) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Bytes that one end of a connection reads in a second while the other one sends all the time; measured for so long, once its window has opened. `prepare` is
-/// what the thread of each end does first.
+/// Bytes that one end of a connection reads in a second while the other end sends all the time. Measured for this long, once the window has opened. The thread
+/// of each end calls `prepare` first.
 ///
 /// # Errors
 /// Where an end fails.
@@ -57,7 +57,7 @@ pub fn stream(
     [prepare_from, prepare_to]: [&(dyn Fn() -> Result<()> + Sync); 2],
 ) -> Result<f64> {
     let bytes = &AtomicU64::new(0);
-    // To the end of the stream, whatever it is told. Each end is closed where its thread ends, for whatever reason: the other one does not wait for it.
+    // Each end reads to the end of the stream, and closes where its thread ends, for whatever reason: the other end does not wait for it.
     let receive = move |_: &AtomicBool| {
         prepare_to()?;
         let mut buffer = vec![0; 1 << 18];

@@ -1,4 +1,4 @@
-//! Flows that nothing may happen to.
+//! Flows that must not notice anything.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::{Cluster, Conn, Family, Place, client::pattern, emulated, topology::S
 /// Generous: machines are slow, but stalls here last for ever.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Flows to node C that go on all the time: every byte is compared, no error is forgiven.
+/// Flows to node C that go on all the time. Every byte is compared, no error is forgiven.
 #[derive(Debug)]
 pub struct Load {
     /// Each gives the bytes that it transferred.
@@ -33,8 +33,7 @@ impl Load {
                     let start = Instant::now();
                     conn.echo(&payload).with_context(|| format!("echo, {place:?}"))?;
                     conn.download(60_000).with_context(|| format!("download, {place:?}"))?;
-                    // Half of the time, on an emulated machine, which has one processor, a small part: the flows under test need it
-                    // too.
+                    // Half of the time. On an emulated machine, which has one processor, a small part: the flows under test need the processor too.
                     Ok(start.elapsed() * if emulated() { 15 } else { 1 })
                 })?;
                 Ok(exchanges * 100_000)
@@ -43,7 +42,7 @@ impl Load {
         Ok(Self { running })
     }
 
-    /// Ends it.
+    /// Ends the flows.
     ///
     /// # Errors
     /// Where a byte was wrong, a connection broke, or nothing was transferred.

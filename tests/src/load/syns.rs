@@ -15,16 +15,16 @@ use nix::{
 use super::{Running, repeat};
 use crate::Netns;
 
-/// Source ports of each address: above those of [`super::connections`], so few that their entries fit into conntrack.
+/// Source ports of each address. They are above those of [`super::connections`], and so few that their entries fit into conntrack.
 const PORTS: std::ops::Range<u16> = 30_000..40_000;
 /// Where the source port lies: behind an IPv4 header without options.
 const SOURCE_PORT: usize = 20;
 /// Where the checksum lies.
 const CHECKSUM: usize = 20 + 16;
-/// Sent before anybody looks whether it is enough.
+/// SYNs that are sent before the sender checks whether it is to stop.
 const BATCH: usize = 64;
 
-/// Who sends them.
+/// The sender.
 #[derive(Debug)]
 pub struct Syns {
     started: Instant,
@@ -68,7 +68,7 @@ impl Syns {
         Ok(Self { started: Instant::now(), running })
     }
 
-    /// Ends it: the SYNs a second that it sent.
+    /// Ends the flood; gives the SYNs that it sent in a second.
     ///
     /// # Errors
     /// Where one could not be sent.

@@ -1,4 +1,4 @@
-//! One TCP connection that sends and sends, and when it is reset.
+//! One TCP connection that sends all the time, and the time of its reset.
 
 use std::{
     io::{ErrorKind, Write as _},
@@ -16,21 +16,21 @@ use nodefence::flags::monotonic_ns;
 
 use super::Running;
 
-/// What a `nodefence-peer` takes, and never answers.
+/// A request that a `nodefence-peer` takes and never answers.
 const BYTE: &[u8] = b"p";
-/// A sleep is coarser than a pace of less.
+/// A sleep is coarser than a shorter pace.
 const SLEEPS: Duration = Duration::from_millis(1);
 
-/// The end of one.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Reset {
-    /// When it was seen: CLOCK_MONOTONIC in nanoseconds, the agent's clock too.
+    /// When the reset was seen: CLOCK_MONOTONIC in nanoseconds, the agent's clock too.
     pub at: u64,
-    /// The longest time that a send was late: how long the machine kept the thread from a processor.
+    /// The longest delay of a send: how long the machine kept the thread from a processor.
     pub still: Duration,
 }
 
-/// A connection that sends a byte at a fixed pace. It ends when this is dropped.
+/// A connection that sends a byte at a fixed pace, until this is dropped.
 #[derive(Debug)]
 pub struct Sending {
     sent: Arc<AtomicU64>,
@@ -39,10 +39,10 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Starts to send. A pace of less than a millisecond takes a processor for itself. `prepare` is what the thread that sends does first.
+    /// Starts to send. A pace of less than a millisecond takes a processor for itself. The sending thread calls `prepare` first.
     ///
     /// # Errors
-    /// Where the socket is none that can be used so.
+    /// Where the socket cannot be used so.
     pub fn start(
         stream: TcpStream,
         pace: Duration,
@@ -57,7 +57,7 @@ impl Sending {
         running.start(move |stop| {
             let ended = prepare().and_then(|()| send(stream, pace, &count, stop));
             if let Some(ended) = ended.transpose() {
-                // Whoever asked may have given up.
+                // The receiver may have given up.
                 let _nobody_waits = tell.send(ended);
             }
             Ok(())
@@ -70,10 +70,10 @@ impl Sending {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is reset; `None` where it was not within `patience`.
+    /// Waits for the reset; `None` where none came within `patience`.
     ///
     /// # Errors
-    /// Where it ended otherwise.
+    /// Where the connection ended otherwise.
     pub fn wait(&self, patience: Duration) -> Result<Option<Reset>> {
         match self.reset.recv_timeout(patience) {
             Ok(reset) => reset.map(Some),
@@ -82,7 +82,7 @@ impl Sending {
         }
     }
 
-    /// Ends it.
+    /// Ends the connection.
     ///
     /// # Errors
     /// Where its thread panicked.
@@ -91,7 +91,7 @@ impl Sending {
     }
 }
 
-/// `None` where it was told to stop before it was reset.
+/// `None` where the thread was told to stop before a reset.
 fn send(mut stream: TcpStream, pace: Duration, sent: &AtomicU64, stop: &AtomicBool) -> Result<Option<Reset>> {
     let mut next = Instant::now();
     let mut still = Duration::ZERO;

@@ -61,7 +61,7 @@ pub(super) fn find_ip(hook: Hook, frame: &[u8]) -> Result<(usize, u8), Lack> {
     Ok((at, family))
 }
 
-/// What the headers say.
+/// The content of the headers.
 pub(super) struct Seen {
     pub(super) src: Ip,
     pub(super) dst: Ip,

@@ -1,4 +1,4 @@
-//! What the small cluster is made of: nodes, Services, and how it is built.
+//! The parts of the small cluster: nodes, Services, and options.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -40,25 +40,25 @@ impl Overlay {
     }
 }
 
-/// Who sends the Services' traffic to the backends on node A.
+/// The forwarder of the Services' traffic to the backends on node A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxy {
     /// DNAT as kube-proxy's nftables mode does it.
     Nftables,
     /// IPVS NAT with conntrack, as kube-proxy's ipvs mode does it.
     Ipvs,
-    /// Nobody yet: the test starts a real kube-proxy.
+    /// Nothing yet: the test starts a real kube-proxy.
     Nobody,
 }
 
-/// What to build.
+/// The options of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How pods reach each other.
     pub overlay: Overlay,
     /// Hide the client behind node A's address, as kube-proxy does by default.
     pub masquerade: bool,
-    /// Who forwards.
+    /// The forwarder.
     pub proxy: Proxy,
     /// Let devices do checksums and segmentation (the default of veth). Without, each sum stands on the wire.
     pub offloads: bool,

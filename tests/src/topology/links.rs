@@ -174,7 +174,7 @@ fn overlay(cluster: &Cluster, node: &Node) -> String {
     }
 }
 
-/// Where vxlan finds the other nodes, as flannel writes it down; `ip` knows nothing of these.
+/// The forwarding entries of vxlan for the other nodes, as flannel writes them; `ip` knows nothing of these.
 fn forwarding_entries(cluster: &Cluster, node: &Node) -> Result<()> {
     if cluster.options.overlay != Overlay::Vxlan {
         return Ok(());
@@ -220,7 +220,7 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
             }
         }
         Overlay::Ipip => {
-            // The outer destination is the route's gateway: none may lead to the inner address itself.
+            // The outer destination is the route's gateway: no gateway may lead to the inner address itself.
             v4.push(format!("10.42.0.{j}/32"));
             (format!("via 10.2.0.1{j} dev ipip0 onlink"), plain6)
         }

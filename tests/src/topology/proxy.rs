@@ -1,4 +1,4 @@
-//! What forwards the Services on node A.
+//! The forwarding of the Services on node A.
 
 use std::{fmt::Write as _, net::SocketAddr};
 
@@ -88,7 +88,7 @@ fn hides_local(cluster: &Cluster) -> bool {
     )
 }
 
-/// What an overlay's own rules do: pods are hidden from whoever is no pod (a node answers them on its uplink).
+/// The rules of an overlay itself: pods are hidden from clients that are no pods (a node answers them on its uplink).
 fn strangers(cluster: &Cluster, family: Family) -> String {
     let (ip, pods, _) = ranges(family);
     if hides_local(cluster) {

@@ -1,20 +1,20 @@
-//! When to look for what is promised by a time, and what a look shows.
+//! When to look for a result with a promised time, and what a look proves.
 
 use std::time::Duration;
 
-/// A thread that has its turn by so much later than it wanted was held up: by the host, or by a kernel that did not deleted of the processor.
+/// A thread that runs this much later than it asked for was held up: by the host, or by a kernel that did not release the processor.
 pub(super) const LATE: Duration = Duration::from_millis(10);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks for one thing. Each takes time of its own, in which nobody knows when it found what it found: it counts by when it began. All times are from the same
+/// Looks for one result. A look takes time, and when in that time it found the result is unknown: it counts by its beginning. All times are from the same
 /// beginning on.
 #[derive(Debug)]
 pub(super) struct Looks {
     promised: Duration,
-    /// What the longest one took so far.
+    /// The duration of the longest look so far.
     longest: Duration,
-    /// One that began when the time was over did not find it done.
+    /// A look that began when the time was over did not find the result.
     late: bool,
 }
 
@@ -23,19 +23,19 @@ impl Looks {
         Self { promised, longest: Duration::ZERO, late: false }
     }
 
-    /// Whether it was done in time, where the first look that found it done began then, and the machine had stood still for so long.
+    /// Whether the result was in time, where the first look that found it began then, and the machine had stood still for this long.
     pub(super) fn in_time(&self, began: Duration, still: Duration) -> bool {
         !self.late && began <= self.promised + still + LATE
     }
 
-    /// Takes in a look that did not find it done; gives the pause before the next one. Where another one would not have ended when the time is over, the next
-    /// one begins just then: what that finds is what holds.
+    /// Records a look that did not find the result; gives the pause before the next one. Where another look would not end before the time is over, the next one
+    /// begins exactly then, and that one decides.
     pub(super) fn not_yet(&mut self, began: Duration, ended: Duration, still: Duration) -> Duration {
         let due = self.promised + still;
         self.late |= began >= due;
         self.longest = self.longest.max(ended.saturating_sub(began));
         let left = due.saturating_sub(ended);
-        // They differ in length.
+        // Looks differ in length.
         let next = PAUSE + self.longest * 3 / 2;
         if left.is_zero() || left > next { PAUSE } else { left }
     }
@@ -51,7 +51,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Whether what is done from `done` on is held to be in time, and when the look that found it began. Each look takes so long, and sees what is at its middle.
+    /// Whether a result that exists from `done` on counts as in time, and when the look that found it began. A look takes this long, and sees its middle's state.
     fn judged(done: Duration, look: Duration, still: Duration) -> (bool, Duration) {
         let mut looks = Looks::new(PROMISED);
         let mut now = Duration::ZERO;

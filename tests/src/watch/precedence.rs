@@ -1,10 +1,10 @@
-//! What the ticking thread runs before.
+//! The precedence of the ticking thread.
 #![expect(unsafe_code, reason = "sched_setscheduler(2) has no safe wrapper here")]
 
 use std::io;
 
-/// Has the calling thread run before all programs. The agent's threads have the highest precedence that a program can have without this: where they are busy
-/// they would else hold up the ticking thread too, and excuse themselves.
+/// Lets the calling thread run before all programs. The agent's threads have the highest precedence that a program can have without this. Otherwise busy agent
+/// threads would hold up the ticking thread too, and so excuse themselves.
 pub(super) fn before_all_programs() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads the parameter during the call alone; 0 stands for the calling thread.

@@ -8,12 +8,12 @@ use std::{
 
 use super::locked::locked;
 
-/// After a longer time without a look nothing is concluded from it.
+/// After a longer time without a reading, the next one proves nothing.
 const LATEST: Duration = Duration::from_millis(400);
-/// A thread that was on no processor for this part of the time between two looks waited on from the one before.
+/// A thread that used no processor for this part of the time between two readings has waited on since the first of them.
 const ALL_THE_TIME: f64 = 0.8;
 
-/// What was seen of one process.
+/// The readings of one process.
 #[derive(Debug)]
 pub(super) struct Waited {
     pid: i32,
@@ -28,17 +28,17 @@ struct Threads {
     longest: Duration,
 }
 
-/// What a thread waited for a processor.
+/// A thread's waits for a processor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// All that the kernel counted.
+    /// The sum that the kernel counted.
     all: Duration,
-    /// Without a pause, up to the last look.
+    /// The wait without a pause, up to the last reading.
     now: Duration,
 }
 
 impl Wait {
-    /// Takes what the kernel counts now, `after` the last look. Many short waits are no long one: they add up within one look alone.
+    /// Takes the kernel's count, `after` the last reading. Many short waits are no long one: they add up within one reading alone.
     fn next(&mut self, all: Duration, after: Duration) {
         let more = all.saturating_sub(self.all);
         let goes_on = more.as_secs_f64() >= after.as_secs_f64() * ALL_THE_TIME;
@@ -53,7 +53,7 @@ impl Waited {
         Self { pid, threads: Mutex::new(threads) }
     }
 
-    /// Looks at all threads once more: `/proc/PID/task/TID/schedstat` has the time on a processor, the time waited for one, and the number of turns
+    /// Reads all threads once more. `/proc/PID/task/TID/schedstat` has the time on a processor, the time waited for one, and the number of turns
     /// (Documentation/scheduler/sched-stats.rst).
     pub(super) fn look(&self) {
         let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else { return };
@@ -68,14 +68,14 @@ impl Waited {
             let wait = threads.waits.entry(task.file_name().to_string_lossy().into_owned()).or_default();
             wait.next(Duration::from_nanos(waited), after);
             let now = wait.now;
-            // A look that comes late adds up many short waits: what it found is no long one.
+            // A late reading adds up many short waits, so its sum is no long wait.
             if after <= LATEST {
                 threads.longest = threads.longest.max(now);
             }
         }
     }
 
-    /// The longest that any of them waited without a pause.
+    /// The longest wait of any thread without a pause.
     pub(super) fn longest(&self) -> Duration {
         locked(&self.threads).longest
     }
@@ -87,7 +87,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_millis(200);
 
-    /// The longest wait, where the kernel counted so many milliseconds more at each look.
+    /// The longest wait, where the kernel counted this many milliseconds more at each reading.
     fn longest(more: &[u64]) -> u128 {
         let (mut wait, mut all, mut longest) = (Wait::default(), Duration::ZERO, Duration::ZERO);
         for more in more {

@@ -1,4 +1,4 @@
-//! What commands change of an agent that runs, until it ends.
+//! Commands that change a running agent, until it ends.
 
 use std::{process::Stdio, time::Duration};
 
@@ -40,7 +40,7 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     );
     ensure!(set["changed"]["by"] == "root (sudo by ann)", "{set}");
     ensure!(agent.expect(&["status"])?.contains("set to observe by root (sudo by ann)"));
-    // Nobody is named who changes nothing.
+    // A command that changes nothing names nobody.
     agent.expect(&["mode", "observe"])?;
     ensure!(agent.json(&["mode"])?["changed"]["by"] == "root (sudo by ann)");
     agent.expect(&["flag", "node-c", "--force"])?;
@@ -56,7 +56,7 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     Ok(())
 }
 
-/// The weaker holds, and whoever sets the other one is told.
+/// The weaker mode holds, and a command that sets the other one is told so.
 #[test]
 fn an_agent_that_is_held_back_says_so() -> Result<()> {
     let (ns, agent) = start(&["--mode", "observe"])?;

@@ -1,4 +1,4 @@
-//! An agent that is told to end, by whatever, is gone at once.
+//! An agent that is told to end, by whichever means, is gone at once.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use nodefence_tests::{
 
 use super::{FOUR, READY, start};
 
-/// Its parent (this test) has not waited for it yet.
+/// The agent's parent (this test) has not waited for it yet.
 pub(super) fn has_ended(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
@@ -38,7 +38,7 @@ fn a_take_over_ends_the_first() -> Result<()> {
     Ok(())
 }
 
-/// A successor that is told to end while the first one stands still ends at once; the first one goes on with what it holds.
+/// A successor that is told to end while the first agent stands still ends at once. The first agent goes on with its work.
 #[test]
 fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     let (ns, agent) = start(&[])?;
@@ -51,7 +51,7 @@ fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     let mut second = Proc::spawn(&ns, second)?;
     let said = || fs::read_to_string(&says).unwrap_or_default();
     wait_until("it has looked at the kernel", READY, || said().contains("milliseconds="))?;
-    // Its request lies in the socket by then, or it is about to ask.
+    // The client's request lies in the socket by then, or it is about to send one.
     std::thread::sleep(Duration::from_millis(500));
     let told = Instant::now();
     second.signal(Signal::SIGTERM)?;

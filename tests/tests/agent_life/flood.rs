@@ -22,7 +22,7 @@ use nodefence_tests::{
 
 use super::{ends::has_ended, start};
 
-/// Promised: who asks is answered by then, whatever comes in.
+/// Promised: a client is answered by then, whatever comes in.
 const ANSWERED: Duration = Duration::from_secs(1);
 const FLOOD: Duration = Duration::from_secs(5);
 
@@ -40,7 +40,7 @@ fn hand_all_over(ns: &Netns) -> Result<()> {
 /// An agent that has one processor alone, which may be the one that the flood is sent by.
 fn under_a_flood(from_another: bool) -> Result<()> {
     let all = cpus()?;
-    // Whoever is started from here stays there too.
+    // Processes that are started from here stay there too.
     let only = stay_on_one_cpu()?;
     let (ns, agent) = start(&[])?;
     ns.ip("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 dev v0 nud permanent")?;

@@ -29,7 +29,7 @@ fn the_journal_is_told_how_grave_each_line_is() -> Result<()> {
         wait_until("it answers", READY, || agent.serves(runs.pid().as_raw()))?;
         runs.signal(Signal::SIGTERM)?;
         ensure!(runs.wait(READY)?.success());
-        // One that cannot start.
+        // An agent that cannot start.
         let ended = begin(&["--cluster-file", "/nowhere"])?.wait(READY)?;
         ensure!(ended.code() == Some(1), "{ended}");
         let text = fs::read_to_string(&path)?;

@@ -63,7 +63,7 @@ fn a_second_agent_ends_with_a_message() -> Result<()> {
     Ok(())
 }
 
-/// Whoever takes over has read the flags by then: it would not hear of another one.
+/// The successor has read the flags by then: it would not hear of another one.
 #[test]
 fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
     let (_ns, agent) = start(&[])?;
@@ -74,7 +74,7 @@ fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
     };
     let ask = |stream: &mut BufReader<UnixStream>, line: &[u8]| -> Result<String> {
         let mut answer = String::new();
-        // It may have ended by then.
+        // The agent may have ended by then.
         if stream.get_mut().write_all(line).is_ok() {
             let _ended = stream.read_line(&mut answer);
         }
@@ -163,7 +163,7 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
 fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     let (ns, agent) = start(&[])?;
     let pid = agent.proc()?.pid();
-    // It stays open: with no descriptor left nobody else is heard.
+    // The connection stays open: with no descriptor left no other client is heard.
     let mut client = Client::connect(&agent.socket())?;
     let mut status = || client.ask::<Value>(&Request::Status);
     status()?;
@@ -224,7 +224,7 @@ fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     ensure!(code == Some(1) && text.contains("something that is no socket lies there"), "{code:?}: {text}");
     untouched("a file in the socket's place")?;
     fs::remove_file(run.join("agent.sock"))?;
-    // Nobody writes into it: to open it must not hang.
+    // The pipe has no writer: opening it must not hang.
     nix::unistd::mkfifo(&run.join("flags.json"), nix::sys::stat::Mode::S_IRWXU)?;
     let (code, text) = failing(&ns, &command()?)?;
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{code:?}: {text}");
@@ -295,7 +295,7 @@ fn without_privilege() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
     ensure!(text.contains("CAP_BPF") && text.contains("CAP_NET_ADMIN"), "{text}");
-    // What it lacks first: the limit that maps count against, or leave to load a program.
+    // The first thing that the agent lacks: the limit that maps count against, or leave to load a program.
     let counted = kernel::version()? < kernel::UNCOUNTED;
     ensure!(text.contains("RLIMIT_MEMLOCK") == counted, "{text}");
     Ok(())
@@ -324,13 +324,13 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     Ok(())
 }
 
-/// Its packets pass then, as `status` says, and no program of ours is left on it.
+/// The device's packets pass then, as `status` says, and no program of ours is left on it.
 #[test]
 fn a_device_that_is_renamed_is_detached_from() -> Result<()> {
     let (ns, agent) = start(&[])?;
     agent.flag("node-b")?;
     let backend = "10.9.1.1:80".parse()?;
-    // Nobody answers ARP, and what is not resolved does not leave.
+    // ARP gets no answer, and a packet whose neighbour is not resolved does not leave.
     let resolved = |device: &str| {
         ns.ip(&format!("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev {device}"))
     };
@@ -339,7 +339,7 @@ fn a_device_that_is_renamed_is_detached_from() -> Result<()> {
     ns.ip("link set v0 down\nlink set v0 name vx\nlink set vx up")?;
     resolved("vx")?;
     let attempt = || Conn::attempt(&ns, backend, Duration::from_millis(200)).conn;
-    // Nobody is there to answer what passes.
+    // Passing packets get no answer: their destination does not exist.
     let passes = || attempt().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
     wait_until("the device is detached from", READY, passes).with_context(|| agent.log())?;
     let devices = agent.json(&["status"])?["interfaces"].clone();

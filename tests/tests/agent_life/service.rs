@@ -1,4 +1,4 @@
-//! What a service manager is told: this test plays systemd, with a datagram socket as its NOTIFY_SOCKET.
+//! The agent's messages to a service manager: this test plays systemd, with a datagram socket as its NOTIFY_SOCKET.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use super::{READY, start};
 
 /// As a unit says by `WatchdogSec=`.
 const WATCHDOG: Duration = Duration::from_secs(12);
-/// Verdicts lapse then: whoever has not renewed them for so long hangs.
+/// Verdicts lapse by then: an agent that has not renewed them for so long hangs.
 const LAPSED: Duration = Duration::from_secs(3);
 
 struct Systemd {
@@ -48,7 +48,7 @@ impl Systemd {
         Proc::spawn(ns, command)
     }
 
-    /// The next thing that is told, within that time.
+    /// The next message, within that time.
     fn told(&self, limit: Duration) -> Result<Option<String>> {
         self.socket.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
         let mut message = [0; 4096];
@@ -59,7 +59,7 @@ impl Systemd {
         }
     }
 
-    /// Waits until that is told; all that is told up to then.
+    /// Waits until that message comes; gives all messages up to then.
     fn wait(&self, what: &str, limit: Duration) -> Result<Vec<String>> {
         let (begun, mut all) = (Instant::now(), Vec::new());
         loop {
@@ -91,7 +91,7 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     let mut proc = systemd.begin(&ns, &agent)?;
     let first = systemd.wait("READY=1", READY)?;
     ensure!(first == ["READY=1"], "{first:?}");
-    // By then it cuts, and can be asked.
+    // By then the agent cuts, and answers requests.
     ensure!(agent.node("node-b")?["action"] == "refuse", "{}", fs::read_to_string(systemd.log())?);
     let status = systemd.wait("STATUS=", READY)?;
     ensure!(
@@ -107,11 +107,11 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     agent.expect(&["mode", "observe"])?;
     let told = systemd.wait("STATUS=", READY)?;
     ensure!(told.iter().any(|line| line == "STATUS=observes; nodes cut: 0, observed: 1"), "{told:?}");
-    // Whoever renews verdicts hangs: all others go on, and the watchdog is not told so.
+    // The thread that renews verdicts hangs. All others go on, and the watchdog gets no sign of life.
     let still = Still::of(proc.pid(), "verdicts")?;
     std::thread::sleep(LAPSED + Duration::from_secs(1));
     while systemd.told(Duration::ZERO)?.is_some() {}
-    // It would be told twice.
+    // Two messages would come in that time.
     let told = systemd.told(WATCHDOG / 2)?;
     ensure!(told.is_none(), "{told:?} though nobody renews verdicts");
     still.lift()?;
@@ -122,7 +122,7 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     Ok(())
 }
 
-/// A service manager that does not read holds nobody up.
+/// A service manager that does not read holds up nothing.
 #[test]
 fn a_service_manager_that_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, agent) = flagged()?;
@@ -155,7 +155,7 @@ fn what_the_unit_leaves_the_agent_is_enough() -> Result<()> {
     let capabilities = value("CapabilityBoundingSet=")?.split_whitespace();
     let capabilities: Vec<String> =
         capabilities.map(|name| format!("+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
-    // Who may not raise limits cannot give it `LimitNICE=`, for which this stands in.
+    // A test that may not raise limits cannot give the agent `LimitNICE=`, for which this stands in.
     ensure!(value("LimitNICE=")? == "-20");
     ensure!(value("NoNewPrivileges=")? == "yes");
     let own = agent.command(&[]);

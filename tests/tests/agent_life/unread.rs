@@ -1,4 +1,4 @@
-//! Nobody needs to read what an agent writes to standard error: lines are lost, and nothing else.
+//! Standard error of an agent need not be read: lines are lost, and nothing else.
 
 use std::{
     io::{PipeReader, PipeWriter, Write as _, pipe},
@@ -21,12 +21,12 @@ use super::{READY, start};
 
 /// A flag, and its end, are carried out by then.
 const ANSWERED: Duration = Duration::from_millis(500);
-/// How long an end waits at most for whoever reads the log.
+/// How long an end waits at most for the reader of the log.
 const LAST_LINES: Duration = Duration::from_millis(1300);
-/// More than the agent keeps that nobody has read (4,096).
+/// More lines than the agent stores unread (4,096).
 const LINES: usize = 4400;
 
-/// Whoever would read it stands still, and no byte more fits.
+/// The reader stands still, and no byte more fits.
 fn full_pipe() -> Result<(PipeReader, PipeWriter)> {
     let (reader, mut writer) = pipe()?;
     let size = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096))?;
@@ -43,7 +43,7 @@ fn start_unread(ns: &Netns, agent: &Agent, more: &[&str], unread: &PipeWriter) -
     Ok(proc)
 }
 
-/// So many lines are written, and none is waited for.
+/// How many lines are written; none is waited for.
 fn flag_and_unflag(agent: &Agent) -> Result<()> {
     let mut slowest = Duration::ZERO;
     for _ in 0..LINES / 2 {
@@ -67,7 +67,7 @@ fn ends(mut agent: Proc, code: i32, told: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Its pipe is full.
+/// The agent's pipe is full.
 #[test]
 fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
@@ -78,7 +78,7 @@ fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     flag_and_unflag(&agent)?;
     let lost = agent.status()?["log_lines_lost"].as_u64().context("no number")?;
     ensure!(lost > 0, "{LINES} lines, and none is lost");
-    let told = format!("problem: {lost} lines were lost");
+    let told = format!("  NF31  {lost} lines were lost");
     ensure!(agent.expect(&["status"])?.contains(&told), "{}", agent.expect(&["status"])?);
     agent.flag("node-b")?;
     let asked = Instant::now();
@@ -88,7 +88,7 @@ fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     let told = Instant::now();
     second.signal(Signal::SIGTERM)?;
     ends(second, 0, told)?;
-    // Nor does one that cannot start.
+    // An agent that cannot start does not either.
     let mut command = agent.command(&["--cluster-file", "/nowhere"]);
     command.stdout(unread.try_clone()?).stderr(unread);
     let began = Instant::now();

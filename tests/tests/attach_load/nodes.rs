@@ -170,7 +170,7 @@ fn what_a_smaller_map_has_no_room_for_passes_on_the_old_one() {
     assert!(!arrives(&pair, PEERS[2]));
 }
 
-/// What has lapsed stays so unless it begins anew, whoever goes on; and nobody makes it shorter.
+/// A lapsed lease stays lapsed unless it begins anew, whichever agent goes on; and nobody shortens a lease.
 #[test]
 fn a_lease_that_has_lapsed_stays_so() {
     Pair::new("lease").near.run(|| {
@@ -222,7 +222,7 @@ fn a_set_with_a_map_more_or_less_is_gone_on_with() {
     });
 }
 
-/// What its values mean is known to the programs alone that use it: it goes with all that lay beside it once something is attached.
+/// The meaning of its values is known only to the programs that use it. The map goes with all that lay beside it once something is attached.
 #[test]
 fn an_old_map_of_another_layout_is_put_aside() {
     Pair::new("layout").near.run(|| {

@@ -50,7 +50,7 @@ fn equal_entries_are_not_written_again() {
     });
 }
 
-/// Verdicts, and what is kept for their sake, have another writer.
+/// Verdicts and exempt ports have another writer.
 #[test]
 fn tables_change_no_node_and_nothing_that_is_exempt() {
     Pair::new("theirs").near.run(|| {

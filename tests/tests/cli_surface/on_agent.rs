@@ -14,6 +14,8 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
+use crate::documents::document;
+
 /// For what nobody promised.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -122,15 +124,22 @@ fn strict_names_what_is_not_cut() -> Result<()> {
 fn findings_end_apart_from_failures() -> Result<()> {
     let (_ns, mut agent) = start(&[])?;
     let (told, _) = ends(&agent, &["status", "--check"], 0)?;
-    ensure!(!told.contains("problem:"), "{told}");
+    ensure!(told.starts_with("OK: no node is cut\nAgent "), "{told}");
     ends(&agent, &["audit"], 0)?;
     agent.rewrite_cluster_file("nodes: [")?;
     nodefence_tests::client::wait_until("the file is refused", LIMIT, || {
         agent.status().is_ok_and(|status| status["cluster"]["error"].is_string())
     })?;
     let (told, _) = ends(&agent, &["status", "--check"], 5)?;
-    ensure!(told.contains("problem: "), "{told}");
-    ends(&agent, &["status", "--check", "-o", "json"], 5)?;
+    ensure!(
+        told.starts_with("DEGRADED: 1 warning: NF09\n  NF09  the cluster file was not taken, "),
+        "{told}"
+    );
+    let (told, _) = ends(&agent, &["status", "--check", "-o", "json"], 5)?;
+    ensure!(
+        told.starts_with("{\n  \"schema_version\": 1,\n  \"kind\": \"Status\",\n  \"state\": \"degraded\",\n  \"why\": \"1 warning: NF09\",\n"),
+        "{told}"
+    );
     ends(&agent, &["status"], 0)?;
     for args in
         [&["flag", "node-z"][..], &["flows", "--node", "node-z"], &["flows", "--service", "default/z"]]
@@ -138,8 +147,23 @@ fn findings_end_apart_from_failures() -> Result<()> {
         let (_, warned) = ends(&agent, args, 7)?;
         ensure!(warned.starts_with("nodefence: there is no "), "{warned}");
     }
+    let (told, _) = ends(&agent, &["doctor", "nf09"], 0)?;
+    ensure!(
+        told.starts_with("NF09   ") && told.contains("\nhere   the cluster file was not taken, "),
+        "{told}"
+    );
+    let file = agent.cluster_file().display().to_string();
+    ensure!(told.contains(&format!("\ndo     ${{EDITOR:-vi}} {file}  # ")), "{told}");
+    let doctor = agent.cli(&["doctor", "--interface", "v0"])?;
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    ensure!(doctor.contains("\nfail  NF09 "), "{doctor}");
     agent.kill();
     ends(&agent, &["status", "--check"], 3)?;
+    // What is the same everywhere is explained all the same.
+    let (told, _) = ends(&agent, &["doctor", "NF09"], 0)?;
+    ensure!(told.contains("\nhere   not known: no agent answers at "), "{told}");
+    let (_, error) = ends(&agent, &["doctor", "NF99"], 2)?;
+    ensure!(error.contains("expected one of NF01, NF02, "), "{error}");
     Ok(())
 }
 
@@ -158,9 +182,12 @@ fn nodes_are_listed_as_they_are_asked_for() -> Result<()> {
     let (told, warned) = ends(&agent, &["nodes", "node-z", "node-c", "--no-headers"], 7)?;
     ensure!(told.starts_with("node-c  10.9.0.13  ") && told.lines().count() == 1, "{told}");
     ensure!(warned == "nodefence: there is no node `node-z` (see `nodefence nodes`)\n", "{warned}");
-    let (told, _) = ends(&agent, &["nodes", "node-z", "node-b", "-o", "json"], 7)?;
-    let rows: Value = serde_json::from_str(&told)?;
-    ensure!(rows.as_array().is_some_and(|rows| rows.len() == 1 && rows[0]["name"] == "node-b"), "{rows}");
+    let (told, warned) = ends(&agent, &["nodes", "node-z", "node-b", "-o", "json"], 7)?;
+    let list: Value = serde_json::from_str(&told)?;
+    ensure!(list["items"][0]["name"] == "node-b" && list["items"][1].is_null(), "{list}");
+    ensure!(list["not_found"][0] == "node-z", "{list}");
+    let error: Value = serde_json::from_str(&warned)?;
+    ensure!((&error["kind"], &error["reason"]) == (&"Error".into(), &"not_found".into()), "{error}");
     let wide = agent.expect(&["nodes", "-o", "wide"])?;
     ensure!(wide.starts_with("NAME") && wide.contains("GENERATION") && wide.contains("  POOL  "), "{wide}");
     ensure!(agent.expect(&["nodes", "node-c", "--flagged", "--no-headers"])?.is_empty());
@@ -202,7 +229,7 @@ fn watched_nodes_are_printed_again_when_they_change() -> Result<()> {
         let line = table.next()?;
         ensure!(line.starts_with(name) && line.contains("  pass  "), "{line}");
     }
-    let row = |lines: &Lines| -> Result<Value> { Ok(serde_json::from_str(&lines.next()?)?) };
+    let row = |lines: &Lines| document("Node", &lines.next()?);
     agent.expect(&["flag", "node-b", "--reason", "disk"])?;
     let line = table.next()?;
     ensure!(line.starts_with("node-b") && line.contains("  refuse  ") && line.ends_with(": disk"), "{line}");
@@ -235,7 +262,7 @@ fn flows_are_listed_by_backend_service_and_protocol() -> Result<()> {
     let backend = cluster.b.endpoint(Service::Web, Family::V4).to_string();
     let list = |args: &[&str]| -> Result<Vec<Value>> {
         let answer = agent.json(&[&["flows"], args].concat())?;
-        Ok(answer["flows"].as_array().context("no list")?.clone())
+        Ok(answer["items"].as_array().context("no list")?.clone())
     };
     let all = list(&[])?;
     let to_b = all.iter().filter(|flow| flow["backend"] == backend.as_str()).count();

@@ -26,7 +26,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
-/// Of the table's zones one other than the default one.
+/// One of the table's zones, other than the default one.
 const ZONE: u16 = 42;
 
 /// Deletion by one dump and one request an entry.
@@ -105,22 +105,22 @@ fn entries() -> Vec<Flow> {
         .collect()
 }
 
-/// What tells an entry from all others and stays the same while it lives.
+/// The identity of an entry, which stays the same while it lives.
 fn names<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> BTreeSet<String> {
     flows.into_iter().map(|flow| format!("{flow} {:?} {:#x}", flow.zone, flow.id)).collect()
 }
 
-/// Datagrams to each port of a range; nobody listens.
+/// Sends datagrams to each port of a range, without a listener.
 fn udp(to: IpAddr, ports: std::ops::Range<u16>) {
     let local: IpAddr = if to.is_ipv4() { ip("127.0.0.1") } else { ip("fd00::1") };
-    // Not connected: the error that a datagram brings back is nobody's.
+    // Not connected: no socket gets the error that a datagram brings back.
     let socket = UdpSocket::bind((local, 0)).unwrap();
     for port in ports {
         socket.send_to(b"x", (to, port)).unwrap();
     }
 }
 
-/// Connections to one port, and whoever accepted them.
+/// Connections to one port, and their accepted ends.
 fn tcp(to: IpAddr, port: u16, count: usize) -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind((to, port)).unwrap();
     let streams = (0..count).map(|_| TcpStream::connect((to, port)).unwrap()).collect();
@@ -197,7 +197,7 @@ fn is_of(flow: &Flow, addresses: [&str; 3], which: Protocols) -> bool {
     ours && meant
 }
 
-/// What this kernel does, found out in a namespace of its own.
+/// This kernel's behaviour, found out in a namespace of its own.
 fn found_out() -> Result<ByFilter> {
     let found = Netns::new("by-filter")?.run(by_filter).unwrap();
     println!("conntrack entries are deleted {found}");

@@ -1,4 +1,4 @@
-//! What becomes another flow's, or comes, while entries are deleted.
+//! Entries that become another flow's, or that come, while entries are deleted.
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
@@ -89,7 +89,7 @@ fn what_is_still_there_is_looked_up_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// A node's flag may be taken back at any moment, and whoever connected since needs its entry.
+/// A node's flag may be taken back at any moment, and clients that have connected since need their entries.
 #[test]
 fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
     let ns = tracked("delete-stops")?;

@@ -1,4 +1,4 @@
-//! Of one zone alone: the same addresses and ports in another are somebody else's.
+//! Deletion in one zone alone: the same addresses and ports in another zone are another flow's.
 use anyhow::Result;
 use nodefence::conntrack::{ByFilter, Conntrack, Family, Flow, Protocols, Zone};
 

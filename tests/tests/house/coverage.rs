@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::modules::Crate;
 
-/// What stands in backticks in a page and is the name of a test: its file, its modules and itself, as the runner calls it.
+/// The names of tests among the words in backticks of a page: file, modules and test, as the runner names them.
 fn named(page: &str) -> BTreeSet<&str> {
     page.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).collect()
 }
@@ -60,7 +60,7 @@ fn a_test_is_found_by_its_file_modules_and_name() -> Result<()> {
     for path in [
         "gone::vxlan",
         "net_cut::vlan_that_is_gone",
-        // Its file is not made of each topology.
+        // The file is not made of each topology.
         "challenge_idle::vxlan",
         "kube_hang::clients_go_on",
         "net_rescue::gone::without_services_it_is_as_before",

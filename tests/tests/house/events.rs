@@ -20,7 +20,7 @@ use crate::{
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// What a line in JSON has besides, and a field must not be called.
+/// The other keys of a line in JSON, which a field must not be called.
 const TAKEN: [&str; 7] = ["timestamp", "level", "target", "message", "span", "spans", "event"];
 
 /// A kind of line: at which levels it is logged, and with which fields.
@@ -144,7 +144,7 @@ impl<'ast> Visit<'ast> for Calls {
     }
 }
 
-/// What a page says in its tables: `| event | levels | fields | what it means |`.
+/// The rows of a page's tables: `| event | levels | fields | what it means |`.
 fn listed(page: &str) -> Result<BTreeMap<String, Kind>> {
     let mut kinds = BTreeMap::new();
     let words = |cell: &str| -> BTreeSet<String> {
@@ -249,7 +249,7 @@ fn whatever_logs_is_found_with_its_level_and_fields() -> Result<()> {
     Ok(())
 }
 
-/// Whoever pastes it ends every process of that name, the agents of other namespaces too.
+/// A reader who pastes that command ends every process of that name, the agents of other namespaces too.
 #[test]
 fn no_text_ends_processes_by_their_name() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,6 +1,6 @@
 //! Which file imports what of which other one, and the circles among them.
 //!
-//! A path counts to the file that defines what it ends at, whoever hands that on. One that ends at a module is no import.
+//! A path counts to the file that defines its last item, whichever module re-exports that. A path that ends at a module is no import.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use crate::modules::Crate;
 /// From a file to another one: what it imports of that.
 pub(crate) type Edges = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
-/// What a path stands for.
+/// The target of a path.
 enum Target {
     Module(usize),
     /// Of a module.
@@ -43,7 +43,7 @@ pub(crate) fn edges(of: &Crate) -> Edges {
     edges
 }
 
-/// What a path stands for in a module; nothing where it leads out of the crate.
+/// The target of a path in a module; nothing where it leads out of the crate.
 fn end(of: &Crate, at: usize, words: &[String], followed: &mut Followed) -> Vec<Target> {
     let mut found: Option<Vec<Target>> = None;
     for word in words {
@@ -79,7 +79,7 @@ fn above(of: &Crate, before: &[Target]) -> Vec<Target> {
     before.iter().filter_map(parent).collect()
 }
 
-/// What a name stands for in what was found before it.
+/// The target of a name in the items that were found before.
 fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -> Vec<Target> {
     let mut found = Vec::new();
     for target in &before {
@@ -93,7 +93,7 @@ fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -
         return found;
     }
     let of_it = |target: Target| match target {
-        // What a type has counts to the type.
+        // A type's associated items count to the type.
         Target::Item(..) => Some(target),
         Target::Module(at) => {
             let module = &of.modules[at];
@@ -104,7 +104,7 @@ fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -
     before.into_iter().filter_map(of_it).collect()
 }
 
-/// What a name stands for in a module.
+/// The target of a name in a module.
 fn named(of: &Crate, at: usize, name: &str, followed: &mut Followed) -> Vec<Target> {
     let module = &of.modules[at];
     let mut found: Vec<Target> =
@@ -147,7 +147,7 @@ fn macro_above(of: &Crate, at: usize, words: &[String]) -> Option<Target> {
     None
 }
 
-/// What to tell of each circle: its files, and what they import of each other.
+/// The text on each circle: its files, and their imports of each other.
 pub(crate) fn circles(edges: &Edges) -> Vec<String> {
     let tell = |circle: BTreeSet<&Path>| {
         let mut text = format!("{} files import each other in a circle:", circle.len());

@@ -1,11 +1,12 @@
 //! How the workspace's files hang together: no two of a crate import each other in a circle, the agent's threads and tasks begin in one of them, and
-//! the pages on coverage and on the log say what is there.
+//! the pages on coverage, on the log and on warnings say what is there.
 
 mod coverage;
 mod events;
 mod imports;
 mod modules;
 mod spawns;
+mod warnings;
 
 use std::{
     collections::BTreeSet,
@@ -47,7 +48,7 @@ impl Found {
         Ok(())
     }
 
-    /// What cargo takes for crates' roots.
+    /// The files that cargo takes for crates' roots.
     fn roots(&self) -> impl Iterator<Item = &PathBuf> {
         let of_package = |file: &Path, package: &PathBuf| file.strip_prefix(package).is_ok_and(is_root);
         self.files.iter().filter(move |file| self.packages.iter().any(|package| of_package(file, package)))
@@ -82,7 +83,7 @@ fn no_two_files_of_a_crate_import_each_other_in_a_circle() -> Result<()> {
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Else a circle may lie where nobody looks.
+    // Otherwise a circle may lie where the test does not look.
     for file in &found.files {
         ensure!(read.contains(&fs::canonicalize(workspace.join(file))?), "{}: of no crate", file.display());
     }
@@ -125,7 +126,7 @@ fn a_child_that_imports_from_its_parent_counts() -> Result<()> {
     assert_eq!(told(&[("lib.rs", "mod a;"), uses, child])?, [expected]);
     let inline = ("a/mod.rs", "mod child; pub const LIMIT: u8 = 1; fn all() { child::run(); }");
     assert_eq!(told(&[("lib.rs", "mod a;"), inline, child])?, [expected]);
-    // What it hands on it does not import, but where it uses that itself.
+    // A re-export is no import, unless the file uses the name itself.
     let hands_on = ("a/mod.rs", "mod child; pub(crate) use child::run; pub const LIMIT: u8 = 1;");
     assert_eq!(told(&[("lib.rs", "mod a;"), hands_on, child])?.len(), 0);
     let both = ("a/mod.rs", "mod child; pub use child::run; pub const LIMIT: u8 = 1; fn all() { run(); }");
@@ -192,11 +193,11 @@ fn macros_count_with_and_without_an_import() -> Result<()> {
             "2 files import each other in a circle:\n  a/child.rs -> a.rs: say\n  a.rs -> a/child.rs: Child";
         assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?, [expected], "{a}");
     }
-    // One that is exported is the root's.
+    // An exported macro is the root's.
     let a = "#[macro_export] macro_rules! say { () => {}; } mod child; use child::Child;";
     let child = ("a/child.rs", "use crate::say; pub struct Child;");
     assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?.len(), 1);
-    // What a macro makes is of the module that calls it.
+    // A macro's expansion belongs to the module that calls it.
     let a = "mod child; use child::Child; fates! { Kept, Lost }";
     let child = ("a/child.rs", "use super::Fate; pub struct Child;");
     assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?.len(), 1);
@@ -262,7 +263,7 @@ const ROOTS: [&str; 4] = [
 ];
 const CREW: &str = "dataplane-user/src/agent/threads.rs";
 
-/// Files that begin threads besides, and why those need nobody to watch them.
+/// Other files that begin threads, and why these threads need no watching.
 const BESIDES: [(&str, &str); 3] = [
     (
         "dataplane-user/kernel/src/dataplane/challenge/inject.rs",

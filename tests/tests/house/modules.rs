@@ -38,11 +38,11 @@ pub(crate) struct Module {
     pub(crate) file: PathBuf,
     pub(crate) parent: Option<usize>,
     pub(crate) children: BTreeMap<String, usize>,
-    /// What it defines itself, and nothing that a function or an `impl` has in it.
+    /// The items that the module defines itself, without those inside a function or an `impl`.
     pub(crate) items: BTreeSet<String>,
     /// Macros among it: the modules below have them without an import.
     pub(crate) macros: BTreeSet<String>,
-    /// Whether a macro makes items here, so that nobody knows their names.
+    /// Whether a macro makes items here, whose names are unknown.
     pub(crate) generated: bool,
     /// Names by `use`, and what they stand for.
     pub(crate) imports: BTreeMap<String, Vec<Words>>,
@@ -54,7 +54,7 @@ pub(crate) struct Module {
     pub(crate) calls: BTreeSet<String>,
 }
 
-/// Where a module is, and where those below it are.
+/// The place of a module, and of those below it.
 struct Place {
     file: PathBuf,
     folder: PathBuf,
@@ -142,7 +142,7 @@ impl Crate {
     }
 }
 
-/// Where the module lies that `file` declares; those below that one are in `folder`.
+/// The place of a module that `file` declares; the modules below that one are in `folder`.
 fn place(file: &Path, folder: &Path, module: &ItemMod, read: Read<'_>) -> Place {
     if let Some(path) = module.attrs.iter().find_map(path_of) {
         return Place::beside(Place::beside(file.to_owned()).folder.join(path));
@@ -333,7 +333,7 @@ fn path<'a>(first: &Ident, mut at: Cursor<'a>) -> (Words, Cursor<'a>) {
     (words, at)
 }
 
-/// What stands behind a sign, where that sign comes next.
+/// The rest of the text behind a sign, where that sign comes next.
 fn behind(at: Cursor<'_>, wanted: char) -> Option<Cursor<'_>> {
     let (sign, behind) = at.punct()?;
     (sign.as_char() == wanted).then_some(behind)

@@ -14,16 +14,16 @@ use crate::modules::{Crate, visit_program_impl_item, visit_program_item};
 /// Functions and methods that begin one.
 const CALLS: [&str; 5] = ["spawn", "spawn_blocking", "spawn_local", "spawn_on", "spawn_blocking_on"];
 
-/// What only those need who do.
+/// Imports that only such files need.
 const TYPES: [&str; 4] = ["JoinSet", "TaskTracker", "LocalSet", "Runtime"];
 
 /// `Builder` of these, and of nobody else.
 const BUILDERS: [&str; 2] = ["thread", "runtime"];
 
-/// Methods that have somebody watched who begins; the first argument is a name.
+/// Methods that begin a thread or task and have it watched; the first argument is a name.
 const WATCHED: [&str; 5] = ["thread", "hand", "task", "errand", "blocking"];
 
-/// What begins threads or tasks in a file of this text, but for its tests.
+/// The calls in a file of this text, outside its tests, that begin threads or tasks.
 pub(crate) fn begins(text: &str) -> Result<Vec<String>> {
     let alone = text.to_owned();
     // Modules of other files are theirs.

@@ -1,4 +1,4 @@
-//! Whom Service affinity keeps at a flagged node.
+//! Clients that Service affinity keeps at a flagged node.
 
 use std::{io::Write as _, net::SocketAddr, thread::sleep, time::Duration};
 
@@ -53,7 +53,7 @@ fn clients_in_set(cluster: &Cluster, node: &Node, family: Family) -> Result<usiz
     Ok(clients.iter().filter(|client| set.contains(*client)).count())
 }
 
-/// The agent empties what is planted; where it is told not to, that is found and stays.
+/// The agent empties planted affinity. An agent that is told not to finds it and leaves it.
 #[test]
 fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     let cluster = cluster()?;
@@ -129,7 +129,7 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()>
     ensure!(repair(&agent, &kind)? == outcomes([("flagged-affinity mended", 2)]));
     ensure!((of(&cluster.b)?, of(&cluster.c)?) == (0, 2));
     nothing_for_a_while(&agent)?;
-    // Where the source says it the agent needs nobody's help.
+    // Where the source tells of the affinity, the agent needs no other help.
     plant_list(&cluster, &cluster.b)?;
     let file = cluster.with_own_backends(&cluster.services_file());
     let file = file.replacen(
@@ -142,7 +142,7 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()>
     nothing_for_a_while(&agent)
 }
 
-/// The same without being asked.
+/// The agent does the same by itself.
 #[test]
 fn where_it_is_configured_the_agent_empties_what_it_finds() -> Result<()> {
     let cluster = cluster()?;

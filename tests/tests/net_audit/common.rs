@@ -16,7 +16,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn cluster() -> Result<Cluster> {
     let cluster = Cluster::new(Options::default())?;
-    // What nobody sends on must not lapse while it is looked at.
+    // Idle flows must not lapse while they are looked at.
     cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "600")?;
     Ok(cluster)
@@ -77,7 +77,7 @@ pub(super) fn entries(cluster: &Cluster, from: IpAddr) -> Result<Vec<Flow>> {
     })
 }
 
-/// Of all that is not node B's pod: what must not change.
+/// All entries but those of node B's pod: they must not change.
 pub(super) fn others(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let b = BOTH.map(|family| cluster.b.pod_address(family));
     let flows = cluster.a.ns.run(move || -> Result<Vec<Flow>> {

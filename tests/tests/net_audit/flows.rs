@@ -1,4 +1,4 @@
-//! What conntrack pins.
+//! Stale conntrack entries in the audit.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
     let table = agent.expect(&["audit"])?;
     ensure!(table.contains("0 faults, 0 younger than that, 0 draining (a fault after 2s)"), "{table}");
     ensure!(table.contains("not looked at: stale-destination, missing-destination"), "{table}");
-    // A flag is no fault either: what it pins is deleted.
+    // A flag is no fault either: the agent deletes stale flows.
     agent.expect(&["flag", "node-b", "--wait"])?;
     nothing_for_a_while(&agent)?;
     agent.unflag("node-b")?;
@@ -118,7 +118,7 @@ fn where_it_is_configured_the_agent_deletes_by_itself() -> Result<()> {
     let _clients = dns_clients(&cluster, 2)?;
     let theirs = others(&cluster)?;
     agent.rewrite_cluster_file(&without_b(&cluster))?;
-    wait_until("nothing is pinned to B", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
+    wait_until("no flow to B is left", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
         .with_context(|| agent.log())?;
     ensure!(others(&cluster)? == theirs, "entries of others");
     ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["stale-udp", "flagged-flow"]));
@@ -148,8 +148,8 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Nobody deletes what is pinned to a flagged node where the operator says that tables are none of ours: that is found. TCP entries that appear from
-/// nowhere are mended.
+/// Where the operator says that tables are none of ours (`--proxy none`), nobody deletes stale flows to a flagged node: the audit finds them. TCP entries that
+/// appear from nowhere are mended.
 #[test]
 fn flows_to_a_flagged_node_are_found() -> Result<()> {
     let cluster = cluster()?;

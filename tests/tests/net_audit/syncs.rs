@@ -1,4 +1,4 @@
-//! What kube-proxy's own metrics tell.
+//! The audit by kube-proxy's own metrics.
 
 use std::{
     io::{Read as _, Write as _},
@@ -51,7 +51,7 @@ impl Metrics {
                     true => told.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.clone(),
                     false => "nftables".to_owned(),
                 };
-                // Whoever asked may have lost patience.
+                // The caller may have lost patience.
                 let _gone = stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{body}").as_bytes());
             }
             Ok(())
@@ -59,7 +59,7 @@ impl Metrics {
         Ok(Self { text, ends })
     }
 
-    /// So many seconds ago it last synced, and was last asked to.
+    /// A kube-proxy that last synced, and was last told to, this many seconds ago.
     fn says(&self, synced: f64, asked: f64) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let line = |what: &str, family: &str, ago: f64| {

@@ -11,7 +11,6 @@ use nodefence_tests::{
     topology::{Node, Service},
     watch::{longest_gap, missed},
 };
-use serde_json::Value;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// The agent renews its lease of 200 ms at every beat of 50 ms where less than 150 are left: 100 ms at the least go by before it lapses.
@@ -26,12 +25,12 @@ pub(crate) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
 
 /// A counter of the agent's own.
 pub(crate) fn own_counter(agent: &Agent, name: &str) -> Result<u64> {
-    let rows: Vec<Value> = serde_json::from_str(&agent.expect(&["counters", "-o", "json"])?)?;
-    let row = rows.iter().find(|row| row["reason"] == name);
+    let list = agent.json(&["counters"])?;
+    let row = list["items"].as_array().and_then(|rows| rows.iter().find(|row| row["reason"] == name));
     row.and_then(|row| row["packets"].as_u64()).with_context(|| format!("no counter {name}"))
 }
 
-pub(crate) fn armed(agent: &Agent) -> Result<()> {
+pub(crate) fn rescue_ready(agent: &Agent) -> Result<()> {
     let ready = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
     wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
 }
@@ -39,7 +38,7 @@ pub(crate) fn armed(agent: &Agent) -> Result<()> {
 /// An agent that rescues by now.
 pub(crate) fn rescuing(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     let agent = agent(cluster, extra)?;
-    armed(&agent)?;
+    rescue_ready(&agent)?;
     Ok(agent)
 }
 
@@ -58,7 +57,7 @@ pub(crate) fn answered_by(began: Instant, answer: io::Result<String>) -> Result<
     })
 }
 
-/// Of many clients few were refused because the lease may have lapsed.
+/// Checks that few of many clients were refused because the lease may have lapsed.
 pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
     let text = format!("{refused} refused while the lease may have lapsed, {served} served");
     println!("{text}");
@@ -66,7 +65,7 @@ pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
     Ok(())
 }
 
-/// No packet came to the agent too late. Run again where the lease may have lapsed since `began`.
+/// Checks that no packet came to the agent too late. The test is run again where the lease may have lapsed since `began`.
 pub(crate) fn none_was_late(began: Instant, late: u64) -> Result<()> {
     let text = format!("{late} packets came to the agent too late");
     match late {

@@ -18,7 +18,7 @@ use nodefence_tests::{
 use super::common::{own_counter, rescuing};
 
 const CLIENTS: usize = 24;
-/// Who gets no answer by then gets none: what is handed over is answered at once, or it was refused, or came too late.
+/// A client without an answer by then gets none: a packet that is handed over is answered at once, or it was refused, or came too late.
 const LIMIT: Duration = Duration::from_secs(1);
 /// The lease ends 200 ms after it was renewed.
 const SOON: Duration = Duration::from_millis(150);
@@ -26,7 +26,7 @@ const ROUNDS: usize = 20;
 /// Each would go elsewhere with one chance in two.
 const ENOUGH: usize = 12;
 
-/// What the counter of packets that were handed over says, without a process for it: the lease would lapse meanwhile under emulation.
+/// The counter of packets that were handed over, read without a process: the lease would lapse meanwhile under emulation.
 fn handed_over(agent: &Agent) -> Result<u64> {
     let rows: Vec<CounterRow> = agent.ask(&Request::Counters)?;
     let row = rows.into_iter().find(|row| row.reason == Reason::Rescue.name());
@@ -38,7 +38,7 @@ fn is_answered(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(false).is_ok() && peeked.is_ok()
 }
 
-/// Its backend answers again: a datagram that met the cut a moment before goes there by the flow's entry, as all that its client has sent since then does.
+/// The backend answers again. A datagram that met the cut a moment before goes there by the flow's entry, as do all that its client has sent since.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
@@ -53,8 +53,8 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         let clients: Vec<UdpConn> =
             (0..CLIENTS).map(|_| UdpConn::connect(&cluster.client, to, LIMIT)).collect::<Result<_, _>>()?;
         agent.flag_by_socket("node-b")?;
-        // Each second what is pinned to the node is deleted. Not now: entries would go that these datagrams are to find.
-        let pinned = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
+        // The thread that deletes stale flows each second is held: these datagrams need their entries.
+        let stale_flows = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
         let (rescued, met) = (own_counter(&agent, "rescued")?, handed_over(&agent)?);
         let still = Still::of(agent.proc()?.pid(), "rescue")?;
         let begun = Instant::now();
@@ -67,29 +67,33 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         });
         agent.ask::<UnflagReport>(&Request::Unflag { node: "node-b".to_owned() })?;
         still.lift()?;
-        pinned.lift()?;
+        stale_flows.lift()?;
         let held = begun.elapsed();
         let mut answers = [0, 0];
         for client in &clients {
             let mut buffer = [0; 64];
-            // One that was refused, or came too late, has none.
+            // A datagram that was refused, or came too late, has no answer.
             let Ok(len) = client.socket.recv(&mut buffer) else { continue };
             answers[usize::from(buffer[..len].starts_with(b"node-c"))] += 1;
         }
         let handed = handed_over(&agent)? - met;
-        let put_in = own_counter(&agent, "rescued")? - rescued;
+        let rescued_now = own_counter(&agent, "rescued")? - rescued;
         println!(
-            "round {round}: held for {held:?}, {answers:?} answered, {handed} handed over, {put_in} put in"
+            "round {round}: held for {held:?}, {answers:?} answered, {handed} handed over, {rescued_now} rescued"
         );
-        // The kernel had not forwarded all while the node was flagged, or refused some since nobody renewed the lease: the round shows nothing.
+        // The kernel had not forwarded all while the node was flagged, or refused some since the lease was not renewed: the round shows nothing.
         if arrived.is_err() {
             continue;
         }
-        // One that has met the cut and is answered all the same was put in.
+        // A datagram that met the cut and was answered all the same was rescued.
         let [by_b, _] = answers;
-        ensure!(by_b as u64 == put_in, "{put_in} were put in, B answered {by_b}, C {}", answers[1]);
+        ensure!(
+            by_b as u64 == rescued_now,
+            "{rescued_now} were rescued, B answered {by_b}, C {}",
+            answers[1]
+        );
         stayed += by_b;
     }
-    ensure!(stayed >= ENOUGH || emulated(), "{stayed} were put in in {ROUNDS} rounds");
+    ensure!(stayed >= ENOUGH || emulated(), "{stayed} were rescued in {ROUNDS} rounds");
     Ok(())
 }

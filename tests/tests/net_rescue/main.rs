@@ -26,7 +26,8 @@ mod sticky;
 mod stopped;
 
 use common::{
-    BOTH, LIMIT, answered_by, armed, connect, excused, lease_lapsed, none_was_late, own_counter, rescuing,
+    BOTH, LIMIT, answered_by, connect, excused, lease_lapsed, none_was_late, own_counter, rescue_ready,
+    rescuing,
 };
 
 /// `count` connections from everywhere, and half as many UDP sockets.
@@ -63,25 +64,25 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
 fn hung(options: Options, count: usize) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let agent = rescuing(&cluster, &[])?;
-    // Flows that are pinned to node B from before.
-    let mut pinned = Vec::new();
+    // Flows to node B from before the flag: stale ones.
+    let mut stale = Vec::new();
     for place in Place::ALL {
         for family in BOTH {
             let to = cluster.service(Service::Dns, place, family);
-            pinned.push((place, family, UdpConn::connect_to(cluster.at(place), to, "node-b", LIMIT)?));
+            stale.push((place, family, UdpConn::connect_to(cluster.at(place), to, "node-b", LIMIT)?));
         }
     }
     cluster.b.freeze()?;
     agent.flag("node-b")?;
     let began = Instant::now();
-    for (place, family, conn) in &pinned {
-        let who = answered_by(began, conn.who()).with_context(|| format!("pinned, {place:?}, {family:?}"))?;
-        ensure!(who == "node-c", "pinned, {place:?}, {family:?}: answered by {who}");
+    for (place, family, conn) in &stale {
+        let who = answered_by(began, conn.who()).with_context(|| format!("stale, {place:?}, {family:?}"))?;
+        ensure!(who == "node-c", "stale, {place:?}, {family:?}: answered by {who}");
     }
     everywhere(&cluster, &agent, count)?;
-    let put_in = own_counter(&agent, "rescued")?;
+    let rescued = own_counter(&agent, "rescued")?;
     // Each one in two meets node B.
-    ensure!(put_in as usize > count * 3, "{put_in} were rescued");
+    ensure!(rescued as usize > count * 3, "{rescued} were rescued");
     for reason in [Reason::Refused, Reason::Unreachable] {
         ensure!(agent.counter(reason)? == 0, "{reason:?}: {}", agent.expect(&["counters"])?);
     }
@@ -90,8 +91,12 @@ fn hung(options: Options, count: usize) -> Result<()> {
     }
     none_was_late(began, own_counter(&agent, "rescue_late")?)?;
     let told = agent.status()?;
-    ensure!(told["rescue"]["own"] == "balanced anew", "{told}");
-    ensure!(agent.expect(&["status"])?.contains("are balanced anew (of own sockets: balanced anew)"));
+    ensure!(told["rescue"]["own"]["state"] == "balanced", "{told}");
+    ensure!(
+        agent
+            .expect(&["status", "-o", "wide"])?
+            .contains("are balanced anew (of own sockets: balanced anew)")
+    );
     Ok(())
 }
 
@@ -172,7 +177,7 @@ fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
     Ok(())
 }
 
-/// With each flag the agent deletes what is pinned to the node, and with it entries of packets that it is about to rescue: they go elsewhere all the same.
+/// With each flag the agent deletes the node's stale flows, and with them entries of packets that it is about to rescue. These packets go elsewhere all the same.
 #[test]
 fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     const FLAGS: u64 = 12;
@@ -189,7 +194,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
             let at_first = attempt.at_first_syn();
             let mut conn = match attempt.conn {
                 Ok(conn) => conn,
-                // It reached the node before the flag, and was reset before this thread saw that it was there.
+                // The connection reached the node before the flag, and was reset before this thread saw it.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {
                     reset.fetch_add(1, Ordering::Relaxed);
                     return Ok(Duration::ZERO);
@@ -204,7 +209,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
                 }
             };
             at_first.with_context(|| format!("a connection, {place:?}"))?;
-            // One that reached the node before the flag is reset; else the answer shows that the server has accepted it.
+            // A connection that reached the node before the flag is reset. Otherwise the answer shows that the server has accepted it.
             match conn.request() {
                 Outcome::Answered => answered.fetch_add(1, Ordering::Relaxed),
                 Outcome::Reset => reset.fetch_add(1, Ordering::Relaxed),
@@ -241,7 +246,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     Ok(())
 }
 
-/// The successor has maps of its own, which the programs that are attached use by then.
+/// The successor has maps of its own, which the attached programs use by then.
 #[test]
 fn a_successor_goes_on() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -254,12 +259,12 @@ fn a_successor_goes_on() -> Result<()> {
         }
         ensure!(own_counter(&agent, "rescued")? > 0, "{}", agent.expect(&["counters"])?);
         agent.restart(&["--take-over"])?;
-        armed(&agent)?;
+        rescue_ready(&agent)?;
     }
     Ok(())
 }
 
-/// Who meets the cut a moment before the last other node is flagged finds its backend kept. Without another try several of these were refused.
+/// A packet meets the cut a moment before the last other node is flagged, which makes its backend exempt. Without another try several of these were refused.
 #[test]
 fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     const TURNS: u64 = 30;
@@ -280,11 +285,11 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
                 let begun = Instant::now();
                 match Conn::connect(ns, to, LIMIT) {
                     Ok(_) => drop(was_connected.fetch_add(1, Ordering::Relaxed)),
-                    // It reached node B while that was kept, and was reset before this thread saw that it was there.
+                    // It reached node B while that was exempt, and was reset before this thread saw the connection.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => {
                         was_reset.fetch_add(1, Ordering::Relaxed);
                     }
-                    // Who is refused by the agent is counted below.
+                    // A refusal by the agent is counted below.
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
                         was_lapsed.fetch_add(1, Ordering::Relaxed);
                     }

@@ -1,8 +1,9 @@
-//! Where what a raw socket sends is not balanced, own sockets go elsewhere when they repeat it, and `status` says so.
+//! Where packets of a raw socket are not balanced, own sockets go elsewhere by their own retransmissions, and `status` says so.
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Cluster, Conn, Family, Options, Place, tcp_info, topology::Service};
+use serde_json::json;
 
 use crate::common::{own_counter, rescuing};
 
@@ -32,7 +33,7 @@ add rule ip kube-proxy service-web numgen inc mod 2 vmap { 0 : goto endpoint-web
 #[test]
 fn what_is_not_balanced_goes_elsewhere_when_it_is_repeated() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    // What is not translated goes to the default gateway, which swallows it.
+    // Packets that are not translated go to the default gateway, which swallows them.
     cluster.a.ns.ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent")?;
     cluster.a.ns.nft(UNBALANCED)?;
     let agent = rescuing(&cluster, &[])?;
@@ -42,8 +43,10 @@ fn what_is_not_balanced_goes_elsewhere_when_it_is_repeated() -> Result<()> {
     let own = || anyhow::Ok(agent.status()?["rescue"]["own"].clone());
     for client in 0..CLIENTS {
         let believed = client == CLIENTS - 1;
-        let wanted =
-            if believed { "IPv4 TCP: go elsewhere when they are sent again" } else { "not tried yet" };
+        let wanted = match believed {
+            true => json!({ "state": "repeated", "repeated": ["IPv4 TCP"] }),
+            false => json!({ "state": "not_tried", "repeated": [] }),
+        };
         ensure!(own()? == wanted, "client {client}: {}", own()?);
         let told = || format!("client {client}\n{}", agent.expect(&["counters"]).unwrap_or_default());
         let mut conn = Conn::connect(cluster.at(Place::Node), to, LIMIT).with_context(told)?;
@@ -53,7 +56,7 @@ fn what_is_not_balanced_goes_elsewhere_when_it_is_repeated() -> Result<()> {
     let counters = || agent.expect(&["counters"]);
     ensure!(own_counter(&agent, "rescue_repeated")? as usize == CLIENTS, "{}", counters()?);
     ensure!(own_counter(&agent, "rescued")? == 0, "{}", counters()?);
-    let told = agent.expect(&["status"])?;
+    let told = agent.expect(&["status", "-o", "wide"])?;
     ensure!(told.contains("(of own sockets: IPv4 TCP: go elsewhere when they are sent again)"), "{told}");
     agent.logs("packets of own sockets are not balanced anew")
 }

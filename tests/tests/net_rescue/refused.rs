@@ -1,4 +1,4 @@
-//! What is not balanced anew is refused as ever.
+//! Packets that are not balanced anew are refused as ever.
 use std::{
     io,
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use nodefence_tests::{
 
 use super::common::{BOTH, LIMIT, agent, connect, own_counter, rescuing};
 
-/// What the agent is handed it answers within so long, or not at all.
+/// The agent answers packets that it is handed within this time, or not at all.
 const LATE: Duration = Duration::from_millis(500);
 
 /// How many of some connections to the Service are refused, each at once.
@@ -37,7 +37,7 @@ fn without_services_it_is_as_before() -> Result<()> {
     agent.flag("node-b")?;
     ensure!(refused(&cluster, Service::Web)? > 5, "nothing was refused");
     ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
-    let told = agent.expect(&["status"])?;
+    let told = agent.expect(&["status", "-o", "wide"])?;
     ensure!(told.contains("the cluster file says nothing of Services"), "{told}");
     ensure!(told.contains("it has no `services`: what else a Service could use is not known"), "{told}");
     Ok(())
@@ -56,14 +56,14 @@ fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
             let _ = try_new(&cluster.client, to, Duration::from_millis(100));
         }
         ensure!(agent.counter(Reason::Rescue)? == 0, "packets were handed over");
-        let told = agent.expect(&["status"])?;
+        let told = agent.expect(&["status", "-o", "wide"])?;
         ensure!(told.contains(why), "{told}");
         agent.unflag("node-b")?;
     }
     Ok(())
 }
 
-/// Where there is nothing else, all of it is kept: the datapath lets it through, and there is nothing to rescue.
+/// Where no other endpoint is left, all endpoints are exempt: the datapath lets traffic through, and there is nothing to rescue.
 #[test]
 fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -99,7 +99,7 @@ fn to_the_pod(
     };
     let mut refused = 0;
     for at in 0..count {
-        // An answer that came too late for the one before is told here, and nothing is sent.
+        // An answer to the datagram before that came too late is reported here, and nothing is sent.
         while let Err(error) = conn.socket.send(b"who") {
             refused += usize::from(refusal(Err(error)).with_context(|| format!("send {at}"))?);
         }
@@ -155,7 +155,7 @@ fn what_is_beyond_the_budget_is_refused_at_once() -> Result<()> {
     let is_told = || row().is_ok_and(|row| row["beyond_budget"].as_u64() > Some(5));
     wait_until("what was beyond it is counted", LIMIT, is_told).with_context(|| format!("{:?}", row()))?;
     ensure!(row()?["rescued"].as_u64() > Some(0), "{}", row()?);
-    let told = agent.expect(&["status"])?;
+    let told = agent.expect(&["status", "-o", "wide"])?;
     ensure!(told.contains("refused at once beyond the budget (--rescue-per-second)"), "{told}");
     Ok(())
 }
@@ -163,7 +163,7 @@ fn what_is_beyond_the_budget_is_refused_at_once() -> Result<()> {
 /// A socket looks for its answer so long, where most datagrams get none.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// The agent's answers are taken from what the kernel's program has: of the machine's budget one alone, whoever answers.
+/// The agent's answers count against the budget of the kernel's programs: the machine has one budget, whichever of both answers.
 #[test]
 fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     const COUNT: usize = 60;
@@ -177,7 +177,7 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     let most = 3 * (begun.elapsed().as_secs() + 2);
     let counted = counted(&agent)?;
     ensure!(counted[0] <= most, "{} answers, {most} may be", counted[0]);
-    // Of two answers that are there when somebody looks a socket keeps one.
+    // Of two answers that arrive before it is read, a socket keeps one.
     let all_seen = longest_gap(begun) < LOOK;
     ensure!(counted.iter().sum::<u64>() == COUNT as u64, "{COUNT} sent, counted {counted:?}");
     ensure!(
@@ -188,7 +188,7 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     Ok(())
 }
 
-/// And so has each sender, beside whom others have theirs.
+/// Each sender has its budget too, and other senders have theirs beside it.
 #[test]
 fn refusals_of_one_sender_s_datagrams_have_a_budget() -> Result<()> {
     const COUNT: usize = 60;

@@ -23,7 +23,7 @@ use nodefence_tests::{
     watch::figure,
 };
 
-use super::common::{LIMIT, armed, connect, excused, lease_lapsed, own_counter};
+use super::common::{LIMIT, connect, excused, lease_lapsed, own_counter, rescue_ready};
 
 /// The set of a node's clients.
 fn set(node: &Node) -> String {
@@ -45,7 +45,7 @@ fn keeping() -> Result<(Cluster, Agent)> {
         ))?;
     }
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &file, &["--proxy", "auto"])?;
-    armed(&agent)?;
+    rescue_ready(&agent)?;
     Ok((cluster, agent))
 }
 
@@ -154,7 +154,7 @@ fn a_flood_of_kept_clients_lets_rules_be_restored() -> Result<()> {
     Ok(())
 }
 
-/// What `iptables-nft-restore` takes a while for. An emulated processor takes as long for fewer.
+/// A rule set that `iptables-nft-restore` takes a while for. An emulated processor takes as long for fewer rules.
 fn rules_to_restore() -> String {
     let rules = if emulated() { 1_000 } else { 20_000 };
     let mut text = "*filter\n:RESTORED - [0:0]\n".to_owned();
@@ -227,7 +227,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     };
     let keeps = |stop: &AtomicBool| {
         repeat(stop, || {
-            // It may wait for a transaction, and be refused where that takes too long.
+            // The connect may wait for a transaction, and be refused where that takes too long.
             kept.fetch_add(answered(pod, web).into(), Ordering::Relaxed);
             Ok(Duration::ZERO)
         })
@@ -246,7 +246,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
             Ok(Duration::from_millis(5))
         })
     };
-    // How long whoever changes anything has to wait.
+    // How long a transaction has to wait.
     let small = |stop: &AtomicBool| {
         repeat(stop, || {
             let begun = Instant::now();
@@ -277,7 +277,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// What goes on until it is told to stop; how often.
+/// Work that repeats until it is told to stop; gives how often it ran.
 type Client<'a> = dyn Fn(&AtomicBool) -> Result<u64> + Sync + 'a;
 
 fn answered(ns: &Netns, to: SocketAddr) -> bool {

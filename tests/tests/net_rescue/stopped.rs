@@ -1,4 +1,4 @@
-//! What becomes of new connections from the moment at which the agent that rescues them is stopped, killed or ends.
+//! New connections from the moment at which the agent that rescues them is stopped, killed or ends.
 use std::{
     io::ErrorKind,
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use super::common::{LIMIT, connect, own_counter, rescuing};
 
 /// Promised: a SYN that was handed over just before the agent stopped waits for its repetition, a second later, and for nothing else.
 const LONGEST: Duration = Duration::from_millis(1_200);
-/// A SYN that nobody answers is sent again after so long (RFC 6298 section 2.1).
+/// A SYN without an answer is sent again after this long (RFC 6298 section 2.1).
 const REPETITION: Duration = Duration::from_secs(1);
 /// New connections are made for so long. The verdict itself may lapse 2 s after the stop: the agent renews it each second.
 const MAKING: Duration = Duration::from_millis(700);
@@ -26,9 +26,9 @@ const BEGIN: [Duration; 4] =
 /// New connections that were refused.
 #[derive(Default)]
 struct Seen {
-    /// By the answer to the first SYN.
+    /// Refused by the answer to the first SYN.
     at_once: usize,
-    /// By the answer to a later one.
+    /// Refused by the answer to a later SYN.
     repeated: usize,
 }
 
@@ -46,7 +46,7 @@ fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Res
                 .with_context(|| format!("{place:?}: {:?}", attempt.conn.as_ref().map(drop)))?;
             longest = longest.max(attempt.took);
             match attempt.conn.map_err(|error| error.kind()) {
-                // The kernel of the node that hangs answers SYNs too: who is asked.
+                // The hung node's kernel answers SYNs too, so the name is read.
                 Ok(mut conn) => {
                     let who = conn.who();
                     ensure!(who.as_ref().is_ok_and(|who| who == cluster.c.name), "{place:?}: {who:?}");
@@ -85,7 +85,7 @@ fn hung() -> Result<(Cluster, Agent)> {
     Ok((cluster, agent))
 }
 
-/// Once its lease is over the kernel refuses, and it goes on where it was when it is deleted on.
+/// Once rescue's lease is over the kernel refuses. The agent goes on where it stood when it is resumed.
 #[test]
 fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     let (cluster, agent) = hung()?;
@@ -94,7 +94,7 @@ fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
     ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just stopped");
     std::thread::sleep(Duration::from_millis(500));
-    // What had been handed to it is too old by now: whoever sent it has been refused.
+    // Packets that had been handed to the agent are too old by now: their senders have been refused.
     ensure!(own_counter(&agent, "rescue_late")? > 0, "{}", agent.expect(&["counters"])?);
     for _ in 0..30 {
         connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
@@ -114,7 +114,7 @@ fn a_killed_agent_makes_no_connect_hang() -> Result<()> {
     Ok(())
 }
 
-/// It gives its lease back first.
+/// The agent gives its lease back first.
 #[test]
 fn an_agent_that_ends_lets_nobody_wait() -> Result<()> {
     let (cluster, mut agent) = hung()?;

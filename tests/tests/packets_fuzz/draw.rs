@@ -41,7 +41,7 @@ fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
         mutate(random, &mut bytes);
     }
     if bare && random.random_ratio(9, 10) {
-        // What the kernel takes for the ethertype of this frame lies in the source address.
+        // The kernel takes bytes of the source address for the ethertype of this frame.
         let ethertype: [u8; 2] = if bytes[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
         bytes[12..14].copy_from_slice(&ethertype);
     }

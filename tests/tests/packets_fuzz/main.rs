@@ -8,7 +8,7 @@ use nodefence_common::{ANSWERS_PER_SECOND, Reason};
 use nodefence_tests::{
     model::{Backend, Budgets, World},
     packet::{Programs, XDP},
-    packet_world::{EXEMPT, HOST, LAST, STALE, bytes, keep, world},
+    packet_world::{EXEMPT, HOST, LAST, STALE, add_ports, bytes, world},
 };
 use rand::Rng as _;
 
@@ -84,7 +84,7 @@ fn whole_world() -> World {
             let backend = Backend { node, generation, host_network: node == HOST };
             let ip = bare_backend(node, sixth);
             if node == HOST || node == EXEMPT {
-                keep(&mut world, ip, node);
+                add_ports(&mut world, ip, node);
             }
             world.backends.insert(bytes(ip), backend);
         }

@@ -1,4 +1,4 @@
-//! One configuration: each packet's fate, its counter, and what user space is told of it.
+//! One configuration: each packet's fate, its counter, and the records for user space.
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,7 +19,7 @@ use super::draw::draw;
 /// How many packets of each kind there were.
 pub(crate) type Counts = HashMap<&'static str, u64>;
 
-/// What the programs are told beside the tables, and which of them run.
+/// The settings of the programs beside the tables, and which of them run.
 pub(crate) struct Setup {
     pub(crate) name: &'static str,
     /// Of [`WHOLE`] packets.
@@ -35,7 +35,7 @@ pub(crate) const WHOLE: u64 = 20;
 /// The ring of packets to rescue holds 498 of the longest records.
 const TAKEN_OUT_EVERY: u64 = 256;
 
-/// What the programs must have told user space since it last looked.
+/// The records that the programs must have handed to user space since the last reading.
 #[derive(Default)]
 struct Told {
     events: Vec<Note>,
@@ -143,7 +143,7 @@ fn second() -> Result<u64> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec() as u64)
 }
 
-/// What is left of a second's budgets.
+/// The rest of a second's budgets.
 fn left(budgets: Budgets, (icmp, answers, samples): (Budget, Budget, Limits), second: u64) -> Budgets {
     let rest = |budget: u32, of: u64, spent: u32| {
         if of == second { budget.saturating_sub(spent) } else { budget }

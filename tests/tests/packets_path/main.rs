@@ -51,7 +51,7 @@ fn the_passing_path_looks_up_once_and_writes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// That the walk can tell: this program asks for the time, and has the kernel copy each packet.
+/// Shows that the walk finds both: this program reads the time, and has the kernel copy each packet.
 #[test]
 fn a_helper_that_is_called_is_found() -> Result<()> {
     let found = walk(&program("nf_inject")?, TC_PASS);

@@ -1,7 +1,7 @@
-//! What is known of registers and stack at an instruction.
+//! The knowledge of registers and stack at an instruction.
 use std::collections::BTreeMap;
 
-/// What a path did up to where it ends.
+/// The actions of a path up to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub(crate) struct Passed {
     pub(crate) hash_lookups: u8,
@@ -72,7 +72,7 @@ impl State {
         self.registers.iter_mut().chain(words)
     }
 
-    /// What was `from` turns out to be `to`, wherever it is kept.
+    /// Replaces `from`, which turned out to be `to`, wherever it is stored.
     pub(crate) fn learn(&mut self, from: Value, to: Value) {
         self.values().filter(|value| **value == from).for_each(|value| *value = to);
     }

@@ -22,7 +22,7 @@ pub(crate) struct Map {
     pub(crate) kind: u32,
 }
 
-/// Where a program runs: its context's first fields follow from that.
+/// The type of a program, which decides the first fields of its context.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hooked {
     Tc,
@@ -37,14 +37,14 @@ pub(crate) struct Program {
 
 #[derive(Default)]
 pub(crate) struct Found {
-    /// What paths did that let the packet pass.
+    /// The actions of all paths that let the packet pass.
     pub(crate) passed: BTreeSet<Passed>,
     /// Paths that came to a verdict.
     pub(crate) verdicts: u64,
     pub(crate) states: usize,
 }
 
-/// What is looked for.
+/// The subject of a walk.
 enum Aim {
     /// The rules of the passing path, with what is returned there.
     Passing(u32),
@@ -192,7 +192,7 @@ impl Walk<'_> {
                 };
                 for equal in [true, false] {
                     let mut state = state.clone();
-                    // Of other comparisons than these nothing is learnt.
+                    // Other comparisons than these teach nothing.
                     let jumps = match operation {
                         0x10 => equal,
                         0x50 => !equal,
@@ -214,7 +214,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What follows from `value` being `equal` to `by` or not; false where that cannot be, or where the path has come to its verdict.
+    /// Applies the result that `value` is `equal` to `by` or not; false where that cannot be, or where the path has come to its verdict.
     fn learnt(&mut self, state: &mut State, value: Value, by: Value, equal: bool) -> bool {
         match (value, by) {
             (Value::Number(a), Value::Number(b)) => (a as u32 == b as u32) == equal,
@@ -271,7 +271,7 @@ impl Walk<'_> {
             (LOOK_UP, other) => bail!("a lookup in {}", self.told(other)),
             _ => bail!("helper {number} is called before a verdict"),
         }
-        // It may write where its arguments point to.
+        // The helper may write where its arguments point to.
         for register in 1..=5 {
             if let Value::Stack(frame, _) = state.get(register)
                 && number != LOOK_UP

@@ -1,4 +1,4 @@
-//! What a case of the table is made of: a packet, and what is wanted of it.
+//! A case of the table: a packet, and the expected result.
 use std::net::IpAddr;
 
 use nodefence_common::Reason;

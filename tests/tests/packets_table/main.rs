@@ -121,11 +121,11 @@ fn verdicts(table: &mut Table, sixth: bool) {
     let mut back = host(ack(), 10_250);
     back.sport = HOST_PORT;
     table.add("the port as source", back, Want::Pass);
-    kept(table, sixth);
+    exempt(table, sixth);
 }
 
-/// What passes to a flagged node because a Service has nothing else: of a pod, and of the host network.
-fn kept(table: &mut Table, sixth: bool) {
+/// Packets that pass to a flagged node because a Service has no other endpoint: of a pod, and of the host network.
+fn exempt(table: &mut Table, sixth: bool) {
     let to = |node, transport, port| {
         let mut frame = frame(sixth, node, transport);
         frame.dport = port;
@@ -145,7 +145,7 @@ fn kept(table: &mut Table, sixth: bool) {
     table.add("a datagram to a port that is not exempt", datagram, Want::Answer(ExpectedAnswer::Unreachable));
     let sctp = to(EXEMPT, Transport::Sctp, HOST_PORT);
     table.add("SCTP to a port that is not exempt", sctp, Want::Drop(Reason::Dropped));
-    // What the backend of an exempt address asks for comes to whatever port it asked from.
+    // Answers to the own requests of an exempt backend come to whatever port it sent them from.
     for transport in [tcp(SYN_FLAG | ACK_FLAG), tcp(ACK_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp]
     {
         let name = format!("{transport:?} in answer to an exempt address");
@@ -155,7 +155,7 @@ fn kept(table: &mut Table, sixth: bool) {
         table.add(&format!("{name}, from a port that is cut there"), from_cut, Want::Counted(Reason::Exempt));
     }
     table.add("an answer to the host", to(HOST, tcp(SYN_FLAG | ACK_FLAG), ANSWER_PORT), Want::Pass);
-    // A flow that is kept needs its ICMP errors, and a ping says nothing else than they do.
+    // An exempt flow needs its ICMP errors, and a ping tells nothing that they do not.
     let icmp: &[u8] = if sixth { &[1, 2, 128, 135] } else { &[3, 8] };
     for kind in icmp {
         let frame = to(EXEMPT, Transport::Icmp(*kind), 0);
@@ -265,7 +265,7 @@ fn egress_without_a_link_layer_header() -> Result<()> {
         // The kernel takes the frame for an Ethernet one: its ethertype lies in the source address, and 14 bytes more than
         // the IP header must be there (bpf_prog_test_run_skb, Linux 6.18).
         let long = case.frame.bytes().len() >= if sixth { 54 } else { 34 };
-        // It has no sender's address.
+        // This packet has no sender's address.
         let foreign = matches!(case.want, Want::Counted(Reason::Foreign));
         plain && long && !foreign && case.frame.src == client(sixth)
     })
@@ -278,12 +278,12 @@ fn xdp() -> Result<()> {
         if matches!(case.want, Want::Answer(ExpectedAnswer::Unreachable) | Want::Drop(Reason::Handed)) {
             case.want = Want::Drop(Reason::Dropped);
         }
-        // Who sent it is the same to XDP, which asks to whom.
+        // XDP answers alike whoever sent the packet: only the destination counts.
         if matches!(case.want, Want::Counted(Reason::Foreign)) {
             return false;
         }
         let group = case.frame.macs.is_some_and(|(to, _)| to[0] & 1 == 1);
-        // What passes is counted at TC egress. A frame in which no IP header was found gets no further than here.
+        // Passing packets are counted at TC egress. A frame in which no IP header was found gets no further than here.
         if group || matches!(case.want, Want::Counted(_)) && case.frame.tags.len() <= 2 {
             case.want = Want::Pass;
         }

@@ -9,7 +9,7 @@ use nodefence_tests::{
     ipvs,
 };
 
-/// For what is not promised.
+/// For waits that nothing is promised of.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Longer than [`FAULT_AFTER`], and than twice that.
@@ -18,7 +18,7 @@ const A_WHILE: Duration = Duration::from_secs(5);
 pub(super) fn cluster() -> Result<Cluster> {
     let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
-    // What nobody sends on must not lapse while it is looked at.
+    // Idle flows must not lapse while they are looked at.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "900")?;
     ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "900")?;
     Ok(cluster)

@@ -75,14 +75,14 @@ fn what_drains_is_no_fault() -> Result<()> {
     ensure!(repair(&agent, &["--kind", "stale-destination"])? == outcomes([]));
     conn.echo(b"goes on")?;
 
-    // The endpoint comes back: weight 0 is nobody's now, and where it is gone it is missing.
+    // The endpoint comes back: its weight 0 is nobody's now, and a destination that is gone is missing.
     agent.rewrite_cluster_file(&cluster.with_own_backends(&cluster.services_file()))?;
     let stray = format!("stray-weight {PAIR}");
     let missing: Vec<String> =
         all[1..].iter().map(|fault| fault.replace("stale-destination", "missing-destination")).collect();
     let faults: Vec<&str> = std::iter::once(&stray).chain(&missing).map(String::as_str).collect();
     wait_faults(&agent, &faults)?;
-    // It has a connection: kube-proxy may be draining it, as far as anybody can tell.
+    // The destination has a connection, so kube-proxy may be draining it.
     ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight left", 1)]));
     ensure!(
         repair(&agent, &["--kind", "missing-destination"])? == outcomes([("missing-destination mended", 3)])

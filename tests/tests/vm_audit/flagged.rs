@@ -1,4 +1,4 @@
-//! Beside the drain: what it owns is explained, what it could not do is found.
+//! The audit beside the drain: differences that the drain made are explained, and what the drain could not do is found.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 fn what_the_drain_owns_is_no_fault() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
-    // What others weighed 0 before the flag is not ours, and stays found.
+    // Weights of 0 that others set before the flag are not ours, and are still found.
     let agent = agent(&cluster, &[])?;
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let _conn = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
@@ -32,10 +32,10 @@ fn what_the_drain_owns_is_no_fault() -> Result<()> {
     ensure!(
         repair(&agent, &["--kind", "stray-weight,missing-destination,stale-destination"])? == outcomes([])
     );
-    // Both: whom nothing else is left to has all it had.
+    // With both nodes flagged, services without another node get all their destinations back.
     let flagged = Instant::now();
     agent.expect(&["flag", "node-c", "--force"])?;
-    wait_within("all is kept", RESTORED, flagged, || saved(ns).is_ok_and(|table| table == before))
+    wait_within("all is restored", RESTORED, flagged, || saved(ns).is_ok_and(|table| table == before))
         .with_context(|| agent.log())?;
     nothing_for_a_while(&agent)?;
     agent.unflag("node-c")?;
@@ -60,17 +60,17 @@ fn what_the_drain_cannot_do_is_found() -> Result<()> {
     let said =
         |note: serde_json::Value| note.as_str().is_some_and(|note| note.contains("expire_nodest_conn is 0"));
     wait_until("the status says so", LIMIT, || note().is_ok_and(said))?;
-    let pinned = [
+    let stale = [
         "flagged-destination UDP 10.96.0.10:53 -> 10.244.2.2:5300",
         "flagged-flow flow UDP 10.96.0.10:53 -> 10.244.2.2:5300",
     ];
-    let audit = wait_faults(&agent, &pinned)?;
-    let row = audit.row(pinned[0]).context("no row")?;
+    let audit = wait_faults(&agent, &stale)?;
+    let row = audit.row(stale[0]).context("no row")?;
     ensure!(row["detail"] == "on a flagged node; weight 0, 1 connections, 0 templates", "{row}");
     // Both are the drain's.
     let left = outcomes([("flagged-destination left", 1), ("flagged-flow left", 1)]);
     ensure!(repair(&agent, &["--kind", "flagged-destination,flagged-flow"])? == left);
-    // It goes on once it can.
+    // The drain goes on once it can.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
     wait_faults(&agent, &[])?;
     ensure!(client.who()? == "node-c");

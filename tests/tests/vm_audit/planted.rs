@@ -16,7 +16,7 @@ struct Planted {
     plant: &'static str,
     kind: &'static str,
     subject: &'static str,
-    /// By `repair`.
+    /// Whether `repair` mends it.
     mended: bool,
     by_hand: Option<&'static str>,
 }
@@ -41,7 +41,7 @@ const ALL: [Planted; 6] = [
         kind: "stray-weight",
         subject: "TCP 192.0.2.1:30091 -> 10.2.0.12:9100",
         mended: true,
-        // What kube-proxy does once it is deleted.
+        // kube-proxy adds the destination so once it is deleted.
         by_hand: Some("-a -t 192.0.2.1:30091 -r 10.2.0.12:9100 -m -w 1\n"),
     },
     Planted {
@@ -183,7 +183,7 @@ fn all_at_once_are_told_apart() -> Result<()> {
     nothing_for_a_while(&agent)
 }
 
-/// Where it is configured, and only then, what is found is mended; a service is not made.
+/// Faults are mended where that is configured, and only then; a service is not made.
 #[test]
 fn the_agent_mends_what_it_is_told_to() -> Result<()> {
     let cluster = cluster()?;

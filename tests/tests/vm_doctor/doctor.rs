@@ -22,7 +22,7 @@ fn told(agent: &Agent, args: &[&str]) -> Result<Vec<(Line, Option<String>)>> {
     let output = agent.cli(&[&["doctor"], args, &["-o", "json"]].concat())?;
     let checks: Value = serde_json::from_slice(&output.stdout)?;
     let mut lines = Vec::new();
-    for check in checks.as_array().context("a list")? {
+    for check in checks["items"].as_array().context("a list")? {
         let text = |name: &str| check[name].as_str().map(str::to_owned);
         let of = |name| text(name).with_context(|| check.to_string());
         let remedy = text("remedy");

@@ -25,8 +25,10 @@ fn says(agent: &Agent, line: &str) -> Result<()> {
 
 /// A line of it is so.
 fn has(agent: &Agent, what: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
-    let there = || agent.expect(&["status"]).is_ok_and(|text| text.lines().any(&is_so));
-    wait_until(what, LIMIT, there).map(drop).with_context(|| agent.expect(&["status"]).unwrap_or_default())
+    let there = || agent.expect(&["status", "-o", "wide"]).is_ok_and(|text| text.lines().any(&is_so));
+    wait_until(what, LIMIT, there)
+        .map(drop)
+        .with_context(|| agent.expect(&["status", "-o", "wide"]).unwrap_or_default())
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn a_flag_of_a_node_that_left_the_file() -> Result<()> {
         &agent,
         "Flagged         node-b (not in the cluster file): flagged by root until unflagged: disk blocked",
     )?;
-    let lines = agent.expect(&["status"])?;
+    let lines = agent.expect(&["status", "-o", "wide"])?;
     ensure!(!lines.contains("Flagged         none"), "{lines}");
     Ok(())
 }
@@ -97,7 +99,7 @@ fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
         &agent,
         "Automatic       enforce, at most 1/3 of all nodes, of each zone and of each pool (claims that no person made)",
     )?;
-    let withheld = "Withheld        problem: of all nodes 2 are claimed and 1 may be: no claim that no person made is enforced there since ";
+    let withheld = "  NF15  of all nodes 2 are claimed and 1 may be: no claim that no person made is enforced there since ";
     has(&agent, withheld, |line| line.starts_with(withheld))
 }
 
@@ -122,7 +124,7 @@ fn host_network_ports_that_do_not_fit() -> Result<()> {
     let file = cluster.cluster_file();
     ensure!(file.contains(&line), "{file}");
     agent.rewrite_cluster_file(&file.replace(&line, &format!("{line}{}", line.replace("9100", "9101"))))?;
-    says(&agent, "                problem: 1 host-network ports do not fit and pass")
+    says(&agent, "  NF20  1 host-network ports do not fit and pass")
 }
 
 /// Somebody else deletes a backend. After each step of the comparison the agent rests some 600 times as long as it took.
@@ -138,7 +140,7 @@ fn an_entry_that_somebody_else_deleted() -> Result<()> {
     })?;
     says(
         &agent,
-        "                problem: 1 entries were changed by somebody else, and mended since the agent began (see the log)",
+        "  NF18  1 entries were changed by somebody else, and corrected since the agent began (see the log)",
     )
 }
 
@@ -149,8 +151,8 @@ fn ports_that_would_be_exempt() -> Result<()> {
     let last = cluster.services_file_with(|_, node| (node.name == "node-b").then_some(""));
     let observe = ["--mode", "observe", "--proxy", "nftables"];
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &["eth0"], &last, &observe)?;
-    let line = "Would keep      6 more ports, were what is observed enforced";
-    ensure!(!agent.expect(&["status"])?.contains("Would keep"));
+    let line = "Would exempt    6 more ports, were what is observed enforced";
+    ensure!(!agent.expect(&["status", "-o", "wide"])?.contains("Would exempt"));
     agent.flag("node-b")?;
     says(&agent, line)
 }
@@ -163,6 +165,6 @@ fn maps_that_could_not_be_compared() -> Result<()> {
     // So long after it failed it is tried again.
     let agent = cluster.agent_with(&["--compare-every", "5s"])?;
     nodefence_tests::traced::refuse(agent.proc()?.pid(), "tables", &[libc::SYS_bpf])?;
-    let line = "                problem: the maps could not be compared: ";
+    let line = "  NF17  the maps could not be compared: ";
     has(&agent, line, |found| found.starts_with(line) && found.contains("os error 38"))
 }

@@ -18,14 +18,22 @@ const LATE: Duration = Duration::from_secs(2);
 /// Where a line's name ends.
 const NAME: usize = 16;
 
-/// What it says to people: names and what stands behind them. A line without a name goes on with the one before it.
-fn told(agent: &Agent) -> Result<Vec<(String, String)>> {
-    let text = agent.expect(&["status"])?;
+/// Names, and what stands behind them.
+type Lines = Vec<(String, String)>;
+
+/// What it says to people: the first line and the warnings, and then names and what stands behind them. A line without a name goes on with the one before it.
+fn told(agent: &Agent) -> Result<(Vec<String>, Lines)> {
+    let text = agent.expect(&["status", "-o", "wide"])?;
+    // A warning stands behind two spaces, what goes on with a line behind more.
+    let is_above = |&(at, line): &(usize, &str)| at == 0 || line.starts_with("  NF");
+    let above =
+        text.lines().enumerate().take_while(is_above).map(|(_, line)| line.to_owned()).collect::<Vec<_>>();
     let line = |line: &str| {
         let (name, value) = line.split_at_checked(NAME).with_context(|| line.to_owned())?;
         Ok((name.trim().to_owned(), value.to_owned()))
     };
-    text.lines().map(line).collect()
+    let lines = text.lines().skip(above.len()).map(line).collect::<Result<_>>()?;
+    Ok((above, lines))
 }
 
 /// This second, as it writes times.
@@ -98,7 +106,7 @@ fn of_the_machine(
         ),
         ("This kernel", this_kernel()?),
         (
-            "Cannot challenge",
+            "Not challenged",
             "idle clients of flows that conntrack does not list; those flows are cut when they next send:"
                 .to_owned(),
         ),
@@ -108,7 +116,12 @@ fn of_the_machine(
 }
 
 /// Held line by line; those of the renewal and of the view, which are told with their age, by that.
-fn same(found: &[(String, String)], expected: &[(String, String)]) -> Result<()> {
+fn same(
+    (above, found): &(Vec<String>, Lines),
+    first: &[String],
+    expected: &[(String, String)],
+) -> Result<()> {
+    ensure!(above == first, "{above:#?} in place of {first:#?}");
     for (at, expected) in expected.iter().enumerate() {
         let found = found.get(at).with_context(|| format!("{expected:?} is missing"))?;
         if found.0 == "Renewed" && expected.0 == "Renewed" {
@@ -191,7 +204,7 @@ fn each_line_is_true() -> Result<()> {
         ("Flagged", "none".to_owned()),
     ];
     let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
-    same(&told(&agent)?, &expected)?;
+    same(&told(&agent)?, &["OK: no node is cut".to_owned()], &expected)?;
 
     agent.expect(&["flag", "node-b", "--for", "forever", "--reason", "disk blocked", "--wait"])?;
     // Next hops are looked at each second.
@@ -219,7 +232,7 @@ fn each_line_is_true() -> Result<()> {
         ("Flagged", "node-b (refuse): flagged by root until unflagged: disk blocked".to_owned()),
     ];
     let expected = [of_the_machine(&cluster, &agent, &status, [3, 8])?, lines(&rest)].concat();
-    same(&told(&agent)?, &expected)?;
+    same(&told(&agent)?, &["OK: 1 node is cut".to_owned()], &expected)?;
     ensure!(asked["challenged"] == 1 && asked["closed"] == 1, "{asked}");
     ensure!(status["ipvs"]["loaded"] == true && status["ipvs"]["problems"] == json!([]), "{status}");
     ensure!(status["flagged"][0]["flag"]["reason"] == "disk blocked", "{status}");
@@ -227,6 +240,9 @@ fn each_line_is_true() -> Result<()> {
     ensure!(*probe == Kernel::here()?.ipvs_translates(), "{probe}");
     Ok(())
 }
+
+/// So many backends fit.
+const ROOM: &str = "6";
 
 /// What is wrong on purpose, each with its line.
 #[test]
@@ -242,7 +258,7 @@ fn each_problem_has_its_line() -> Result<()> {
     let uncovered =
         "  - name: node-d\n    address: 192.0.2.77\n    backends:\n      - address: 192.0.2.78\nservices:\n";
     let file = cluster.services_file().replacen("services:\n", uncovered, 1);
-    let args = ["--proxy", "ipvs", "--max-backends", "6"];
+    let args = ["--proxy", "ipvs", "--max-backends", ROOM];
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &args)?;
     for node in ["node-b", "node-c"] {
         agent.expect(&["flag", node, "--for", "forever", "--force", "--reason", "test"])?;
@@ -267,29 +283,22 @@ fn each_problem_has_its_line() -> Result<()> {
         .filter_map(Value::as_str)
         .collect();
     ensure!(left_out.len() == 3 && left_out.iter().all(|address| file.contains(address)), "{left_out:?}");
-    let problem = |text: &str| ("", format!("problem: {text}"));
     let mut expected = of_the_machine(&cluster, &agent, &status, [4, 9])?;
     let at = |expected: &[(String, String)], name: &str| {
         expected.iter().position(|line| line.0 == name).map(|at| at + 1).context(name.to_owned())
     };
     let error = status["cluster"]["error"].as_str().context("no error")?;
-    for (after, more) in [
-        ("Cluster file", lines(&[problem(error)])),
-        (
-            "Renewed",
-            lines(&[problem(&format!("3 backends do not fit and pass: {} ...", left_out.join(", ")))]),
-        ),
-        (
-            "Interface",
-            lines(&[
-                ("Not covered", "problem: 1 backends, whose traffic is not cut here".to_owned()),
-                ("", "192.0.2.78 on node-d: leaves by out0, which is not attached".to_owned()),
-            ]),
-        ),
-    ] {
-        let at = at(&expected, after)?;
-        expected.splice(at..at, more);
-    }
+    let uncovered = "192.0.2.78 on node-d: leaves by out0, which is not attached";
+    let above = [
+        "DEGRADED: 4 warnings: NF09, NF19, NF24, NF27".to_owned(),
+        format!("  NF09  the cluster file was not taken, the last good view holds: {error}"),
+        format!("  NF19  3 backends do not fit and pass: {} ... (room for {ROOM})", left_out.join(", ")),
+        format!("  NF24  1 backends are not covered, and not cut here; the first: {uncovered}"),
+        "  NF27  net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have".to_owned(),
+    ];
+    let after = at(&expected, "Interface")?;
+    let more = lines(&[("Not covered", "1 backends".to_owned()), ("", uncovered.to_owned())]);
+    expected.splice(after..after, more);
     let asked = |node: &str| {
         let row = &status["challenged"][node];
         let seconds = row["seconds"].as_f64().context("how long it took")?;
@@ -310,11 +319,10 @@ fn each_problem_has_its_line() -> Result<()> {
         let address = row["address"].as_str().context("no address")?;
         expected.push(("Next hop".to_owned(), next_hop(ns, address)?));
     }
-    expected.push(("Kept".to_owned(), "12 ports of flagged nodes, which are not cut".to_owned()));
+    expected.push(("Exempt".to_owned(), "12 ports of flagged nodes, which are not cut".to_owned()));
     expected.extend(EXEMPT.map(|(node, port, service)| {
         (String::new(), format!("{port} on {node}: all that port {service} may use here is on flagged nodes"))
     }));
-    expected.push(("IPVS".to_owned(), format!("problem: {}", "net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have")));
     expected.push(("IPVS guard".to_owned(), GUARD.to_owned()));
     for node in ["node-b", "node-c"] {
         expected.push((
@@ -333,7 +341,7 @@ fn each_problem_has_its_line() -> Result<()> {
         ("Flagged", "node-b (refuse): flagged by root until unflagged: test".to_owned()),
         ("Flagged", "node-c (refuse): flagged by root until unflagged: test".to_owned()),
     ]));
-    same(&told(&agent)?, &expected)
+    same(&told(&agent)?, &above, &expected)
 }
 
 /// The first ten of twelve, in order.

@@ -17,7 +17,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For what is not promised.
+/// For waits that nothing is promised of.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// IPVS's connections in the calling thread's network namespace.
@@ -47,7 +47,7 @@ const MORE: &str = "\
 -a -t 10.96.0.35:80 -r 10.244.2.2:8080 -m -w 1
 ";
 
-/// The service of [`MORE`] that has nobody but node B.
+/// The service of [`MORE`] that has node B alone.
 pub(super) const ONLY_B: &str = "TCP 10.96.0.35:80";
 
 pub(super) fn cluster() -> Result<Cluster> {
@@ -66,7 +66,7 @@ pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
     agent_with(cluster, &[])
 }
 
-/// Node C answers all of them; one datagram of all may be lost, and is sent once more by whoever sends datagrams. Whose datagram was refused has an answer.
+/// Checks that node C answers all of them. One datagram of all may be lost, and is sent once more. A refused datagram is not a lost one, but an error.
 pub(super) fn answered_by_c(clients: &[UdpConn]) -> Result<()> {
     let mut lost = 0;
     for client in clients {
@@ -109,7 +109,7 @@ fn saved_once(ns: &Netns) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Destinations on node B with weight, but for the service that has nobody else.
+/// Destinations on node B with weight, but for the service that has no other node.
 pub(super) fn weighted_on_b(ns: &Netns) -> Result<Vec<String>> {
     let lines = ns.exec("ipvsadm -Sn")?;
     let on_b = |line: &&str| {
@@ -154,7 +154,7 @@ pub(super) fn addresses(node: &nodefence_tests::Node) -> Vec<IpAddr> {
     [Family::V4, Family::V6].into_iter().flat_map(|f| [node.address(f), node.pod_address(f)]).collect()
 }
 
-/// What `status` says of IPVS.
+/// The part of `status` on IPVS.
 pub(super) fn status(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["ipvs"].clone())
 }
@@ -211,7 +211,7 @@ pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
     wait_within("the file is taken", FOLLOWED, renamed, || view().is_ok_and(|now| now > before)).map(drop)
 }
 
-/// What the ledger says.
+/// The text of the ledger.
 pub(super) fn ledger(agent: &Agent) -> Result<String> {
     Ok(std::fs::read_to_string(agent.socket().with_file_name("ledger.log"))?)
 }

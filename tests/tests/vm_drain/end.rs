@@ -17,17 +17,17 @@ use super::{
     life::drained,
 };
 
-/// Two in each second in which a guard may put things back, at least: each starts a program, on an emulated processor.
+/// At least two in each second in which a guard may restore. Each look starts a program, on an emulated processor.
 const LOOKS: u64 = 2 * RESTORED.as_secs();
 
 #[test]
 fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
-    // The successor's programs take their time; what is out stays out all the while, and for longer than a guard waits.
+    // The successor's programs take their time to load. The node stays drained all the while, and for longer than a guard waits.
     let watch = |stop: &AtomicBool| {
         repeat(stop, || {
             let found = weighted_on_b(&cluster.a.ns)?;
-            ensure!(found.is_empty(), "let go between two agents: {found:?}");
+            ensure!(found.is_empty(), "restored between two agents: {found:?}");
             Ok(Duration::ZERO)
         })
     };
@@ -44,7 +44,7 @@ fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()>
     wait_out(&cluster, &agent)?;
     let begun = Instant::now();
     agent.terminate()?;
-    within("restore and ended", ENDED, begun)?;
+    within("restored and ended", ENDED, begun)?;
     let now = saved(&cluster.a.ns)?;
     ensure!(now == before, "{now:#?}\n{before:#?}\n{}", agent.log());
     Ok(())

@@ -59,7 +59,7 @@ fn one_that_ends_before_the_flag() -> Result<()> {
 fn one_that_ends_with_connections() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
-    // So nothing is deleted, and connections stay.
+    // With this sysctl nothing is deleted, and connections stay.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
     let before = saved(ns)?;
     let agent = agent_of(&cluster, &with_services(&cluster, ""))?;
@@ -153,7 +153,7 @@ fn the_last_of_all_are_let_through() -> Result<()> {
     ensure!(late.request() == Outcome::Answered, "a flow to the node that was flagged last");
     // The other one ended when its node alone was flagged.
     reset_by_now(&mut open)?;
-    let text = agent.expect(&["status"])?;
+    let text = agent.expect(&["status", "-o", "wide"])?;
     for line in [
         "10.244.2.2:8080/tcp on node-b: all that port 80 of default/web may use here is on flagged nodes",
         "exempt: TCP 10.96.0.10:80: all its destinations are on flagged nodes",

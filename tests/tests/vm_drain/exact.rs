@@ -1,4 +1,4 @@
-//! UDP, SCTP and templates go at once, TCP when its clients have been challenged; what others have is counted exactly.
+//! UDP flows, SCTP flows and templates are deleted at once, TCP flows once their clients have been challenged. Flows of other nodes stay, to the last one.
 
 use std::{
     collections::BTreeSet,
@@ -31,20 +31,20 @@ use super::common::{
     wait_out, wait_same,
 };
 
-/// What is promised of flows that nobody is asked about, and of TCP after the asking.
+/// The promise for flows whose clients are not challenged, and for TCP flows after the challenges.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// Weight 0, what has no connection any more is deleted, the rest after the asking, and one that finds nothing left.
+/// Rounds: one sets weight 0, one deletes what has no connection any more, one deletes the rest after the challenges, and one finds nothing left.
 const ROUNDS: u32 = 4;
 /// The kernel's part counts for so much at most: 46 ms were measured on 5.10, and 96 on 7.3.
 const KERNEL: Duration = Duration::from_millis(300);
-/// What a client was told is there to be read.
+/// A client's error can be read by then.
 const TOLD: Duration = Duration::from_millis(50);
-/// What a round of challenges may take here.
-const ASKING: Duration = Duration::from_secs(1);
+/// How long a round of challenges may take here.
+const CHALLENGING: Duration = Duration::from_secs(1);
 
-/// Of datagrams, with persistence.
+/// A service of datagrams, with persistence.
 const STICKY: &str = "10.96.0.34:53";
-/// Of connections, with persistence: one of the services that `common` adds. Of three clients node B gets two by its weight.
+/// A service of connections, with persistence, which `common` adds. Of three clients node B gets two by its weight.
 const STICKY_WEB: &str = "10.96.0.30:80";
 
 /// Entries of services whose answers come from there, by protocol and original direction. SCTP speaks to the pods themselves as well, whose
@@ -137,7 +137,7 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
     })
 }
 
-/// What an emulated processor takes for the kernel's part of it, before there is any and beside whoever looks all the time: to read all tables, which the agent
+/// The kernel's part on an emulated processor, measured before there is any and beside the watcher: to read all tables, which the agent
 /// does in each of its rounds, and to delete so many entries of conntrack.
 fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2]> {
     let from = from.to_vec();
@@ -155,7 +155,7 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let from_here = socket.local_addr()?.port();
         for port in 40_000..40_000 + u16::try_from(entries)? {
-            // Nobody listens: the next one may report that.
+            // The port has no listener: the next datagram may report that.
             let _refused = socket.send_to(b"x", (Ipv4Addr::LOCALHOST, port));
         }
         let ours = conntrack.dump(Half::V4, |flow| flow.orig.src_port == from_here)?.flows;
@@ -166,12 +166,12 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2
     })
 }
 
-/// What stays the same of a connection as long as it is there.
+/// The part of a connection's line that stays the same while the connection lives.
 fn names(lines: &[String]) -> BTreeSet<String> {
     lines.iter().map(|line| line.split_whitespace().take(7).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Of a persistent service: by it all connections of a client go where its first one went (`ip_vs_sched_persist`, ip_vs_core.c).
+/// Whether a line is a template of a persistent service: by it all connections of a client go where its first one went (`ip_vs_sched_persist`, ip_vs_core.c).
 fn is_template(line: &str) -> bool {
     line.split_whitespace().nth(2) == Some("0000")
 }
@@ -259,27 +259,32 @@ fn in_time_and_nothing_else() -> Result<()> {
     let seen = seen.with_context(|| agent.log())?;
     let since = |at: Option<u64>| Duration::from_nanos(at.unwrap_or(u64::MAX).saturating_sub(received));
     // The round of challenges began some time after that, so it ended so much later or somewhat more.
-    let asked = agent.status()?["challenged"]["node-b"].clone();
-    let asking = Duration::from_secs_f64(asked["seconds"].as_f64().context("nobody was asked")?);
-    held("clients asked", ASKING, flagged, asking).with_context(|| asked.to_string())?;
-    // Who looks reads what the agent reads: the processors may be slower now than before.
+    let row = agent.status()?["challenged"]["node-b"].clone();
+    let challenging = Duration::from_secs_f64(row["seconds"].as_f64().context("nobody was challenged")?);
+    held("clients challenged", CHALLENGING, flagged, challenging).with_context(|| row.to_string())?;
+    // The watcher reads the same tables as the agent: the processors may be slower now than before.
     let kernel = reads.max(seen.look_took(received) * ROUNDS) + deletes;
     figure("the kernel reads and deletes so much", kernel.as_secs_f64() * 1e3, "ms");
     let at_once = if emulated() { AT_ONCE + kernel.min(KERNEL) } else { AT_ONCE };
     for (table, name) in [(IPVS, "IPVS"), (CONNTRACK, "conntrack")] {
         let (datagrams, all) = (since(seen.datagrams[table]), since(seen.all[table]));
         held(&format!("UDP and SCTP gone from {name}"), at_once, flagged, datagrams)?;
-        let after_challenge = all.saturating_sub(asking);
-        held(&format!("TCP gone from {name} after the asking"), at_once, flagged + asking, after_challenge)?;
+        let after_challenge = all.saturating_sub(challenging);
+        held(
+            &format!("TCP gone from {name} after the challenges"),
+            at_once,
+            flagged + challenging,
+            after_challenge,
+        )?;
     }
     for conn in &mut idle {
         let outcome = conn.wait_end(TOLD);
-        ensure!(outcome == Outcome::Reset, "an idle client after all were asked: {outcome:?}; {asked}");
+        ensure!(outcome == Outcome::Reset, "an idle client after all were challenged: {outcome:?}; {row}");
     }
     let left = (connections(ns, &to_b)?, entries(ns, &to_b)?);
     ensure!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
 
-    // Whoever had node C before has it now, and each of these flows still works.
+    // Clients that had node C before have it now, and each of these flows still works.
     let now = names(&connections(ns, &to_c)?);
     ensure!(theirs.is_subset(&now), "lost {:?}", theirs.difference(&now));
     let now = entries(ns, &to_c)?;

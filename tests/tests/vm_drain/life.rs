@@ -1,4 +1,4 @@
-//! What is drained does not outlive the flag's deadline, whatever becomes of the agent.
+//! A drain does not outlive the flag's deadline, whatever becomes of the agent.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED, tr
 
 use super::common::{LIMIT, agent, cluster, guard, saved, untouched, wait_out, wait_same};
 
-/// A cluster whose node B is out, its table from before, and the agent that did it.
+/// A cluster whose node B is drained, the IPVS table from before, and the agent that drained it.
 pub(super) fn drained() -> Result<(Cluster, Vec<String>, Agent)> {
     let cluster = cluster()?;
     let before = saved(&cluster.a.ns)?;
@@ -25,7 +25,7 @@ fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     agent.kill();
     let took = wait_same(&cluster, &before, began, &agent.log())?;
     println!("undone {took:?} after SIGKILL");
-    // The flag is in the flags file: the next agent takes the node out again, and another one goes on from there.
+    // The flag is in the flags file: the next agent drains the node again, and another one goes on from there.
     agent.restart(&[])?;
     wait_out(&cluster, &agent)?;
     let began = Instant::now();
@@ -63,24 +63,24 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     agent.proc()?.freeze()?;
     wait_same(&cluster, &before, began, &agent.log())?;
     agent.proc()?.thaw()?;
-    // Where something was left to be done it ends.
+    // The agent ends where something was left to be done.
     agent.restart(&["--take-over"])?;
     let began = Instant::now();
     wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
 
-/// Who reads the tables may take long over millions of entries. What was drained holds meanwhile: another thread renews that.
+/// Reading tables of millions of entries may take long. The drain holds meanwhile, since another thread renews the lease.
 #[test]
 fn a_long_look_at_the_tables_puts_nothing_back() -> Result<()> {
-    /// Twice as long as what was drained holds unless that is renewed.
+    /// Twice as long as a drain holds without a renewal of the lease.
     const LOOK: Duration = Duration::from_secs(6);
     let (cluster, before, agent) = drained()?;
     let out = saved(&cluster.a.ns)?;
     let still = Still::of(agent.proc()?.pid(), "drain")?;
     let since = Instant::now();
     while since.elapsed() < LOOK {
-        ensure!(saved(&cluster.a.ns)? == out, "restore after {:?}\n{}", since.elapsed(), agent.log());
+        ensure!(saved(&cluster.a.ns)? == out, "restored after {:?}\n{}", since.elapsed(), agent.log());
         std::thread::sleep(Duration::from_millis(100));
     }
     still.lift()?;

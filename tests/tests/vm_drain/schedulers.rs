@@ -1,4 +1,4 @@
-//! Every scheduler sends new flows elsewhere and refuses nobody; of the flows that there are, the node's go and no others do.
+//! Every scheduler sends new flows elsewhere and refuses none. Of the existing flows the node's go, and no others do.
 
 use std::time::Instant;
 

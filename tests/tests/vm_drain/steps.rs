@@ -1,4 +1,4 @@
-//! The agent is killed, stopped or upgraded at every step of the drain and of the way back.
+//! The agent is killed, stopped or upgraded at every step of the drain and of the restore.
 
 use std::{
     collections::BTreeSet,
@@ -52,8 +52,8 @@ fn answers(socket: &Path) -> bool {
     asked.is_ok()
 }
 
-/// Another agent takes over while the thread that drains is held at a step. It goes on once the agent that it belongs to has heard the hand-over, and ends:
-/// it answers nobody any more.
+/// Another agent takes over while the thread that drains is held at a step. The thread goes on once its agent has heard of the hand-over and answers no client
+/// any more. Then that agent ends.
 fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -> Result<()> {
     let socket = agent.socket();
     let lifting = std::thread::spawn(move || {
@@ -62,7 +62,7 @@ fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -
     });
     let weighted = || weighted_on_b(&cluster.a.ns).map(BTreeSet::from_iter);
     let first = weighted()?;
-    // What is out stays out meanwhile.
+    // The drained node stays drained meanwhile.
     let watch = |stop: &AtomicBool| {
         let mut before = first.clone();
         repeat(stop, || {
@@ -102,7 +102,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
         for (verb, steps) in [("flag", &mut steps_out), ("unflag", &mut steps_back)] {
             let flags = verb == "flag";
             let what = format!("{verb}, {blow:?} at step {nth}");
-            let asked: Instant;
+            let begun_at: Instant;
             // Without connections there is nothing to delete.
             let _held = if flags { Some(flows_to_b(&cluster)?) } else { None };
             let settled = || {
@@ -110,7 +110,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 if flags { is_out(&cluster, &agent) } else { is_back() }
             };
             if steps.is_some() {
-                asked = Instant::now();
+                begun_at = Instant::now();
                 agent.expect(&[verb, "node-b"])?;
             } else {
                 let (ambush, mut told) = struck(&agent, nth, blow, verb, settled)?;
@@ -122,7 +122,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 }
                 let guarded = |began: Instant, log: &str| -> Result<()> {
                     let took = wait_same(&cluster, &before, began, log);
-                    println!("{what}: restore {:?} later", took.with_context(|| what.clone())?);
+                    println!("{what}: restored {:?} later", took.with_context(|| what.clone())?);
                     Ok(())
                 };
                 match blow {
@@ -131,12 +131,12 @@ fn at_every_step(blow: Blow) -> Result<()> {
                     Blow::Kill => {
                         let began = Instant::now();
                         agent.kill();
-                        // By turns the guard puts things back, or the next agent is there before it.
+                        // By turns the guard restores, or the next agent is there before it.
                         if (nth % 2 == 0) == flags {
                             guarded(began, &agent.log())?;
                         }
                         agent.restart(&[])?;
-                        // What was not answered may not be in its flags file.
+                        // A command that was not answered may not be in the flags file.
                         if !told.wait()?.success() {
                             agent.expect(&[verb, "node-b"])?;
                         }
@@ -148,24 +148,24 @@ fn at_every_step(blow: Blow) -> Result<()> {
                         let guarded = guarded(began, &agent.log());
                         agent.proc()?.thaw()?;
                         guarded?;
-                        // Where it had something drained it ends. What it was told may not be in its flags file.
+                        // An agent that had drained something ends. What it was told may not be in its flags file.
                         agent.restart(&["--take-over"])?;
                         let _said_before = agent.cli(&[verb, "node-b"])?;
                     }
                 }
                 told.wait()?;
-                asked = Instant::now();
+                begun_at = Instant::now();
             }
             if flags {
                 wait_out(&cluster, &agent).context(what)?;
             } else {
-                wait_same(&cluster, &before, asked, &agent.log()).context(what)?;
+                wait_same(&cluster, &before, begun_at, &agent.log()).context(what)?;
                 untouched(&agent)?;
             }
         }
         if let (Some(out), Some(back)) = (steps_out, steps_back) {
-            println!("{blow:?} at {out} steps of the drain and {back} of the way back");
-            // Lines, a guard and three rounds of changes on the way out, changes and a line on the way back: else steps were not seen.
+            println!("{blow:?} at {out} steps of the drain and {back} of the restore");
+            // Lines, a guard and three rounds of changes of the drain, changes and a line of the restore: with fewer, steps were missed.
             ensure!(out >= 6 && back >= 2, "too few steps");
             break;
         }

@@ -41,7 +41,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
             datagrams.push(UdpConn::connect_to(cluster.at(Place::Pod), dns, "node-b", LIMIT)?);
         }
     }
-    // A template: a client stays with whom it got first. Of three clients one gets the heavier node B.
+    // A template keeps a client with its first backend. Of three clients one gets the heavier node B.
     let sticky = "10.96.0.30:80".parse()?;
     let mut stuck = None;
     for place in Place::ALL {
@@ -79,13 +79,13 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     let flows = agent.expect(&["flows", "--node", "node-b", "-o", "json"])?;
     let flows: serde_json::Value = serde_json::from_str(&flows)?;
     let left: Vec<_> =
-        flows["flows"].as_array().into_iter().flatten().filter(|f| f["state"] != "Close").collect();
+        flows["items"].as_array().into_iter().flatten().filter(|f| f["state"] != "close").collect();
     ensure!(left.is_empty(), "conntrack still has {left:?}");
 
     let row = status(&agent)?;
-    let kept = &row["nodes"]["node-b"]["exempt"];
-    ensure!(kept[0]["service"] == ONLY_B && kept.as_array().map(Vec::len) == Some(1), "{row}");
-    ensure!(kept[0]["why"] == "all its destinations are on flagged nodes", "{row}");
+    let exempt = &row["nodes"]["node-b"]["exempt"];
+    ensure!(exempt[0]["service"] == ONLY_B && exempt.as_array().map(Vec::len) == Some(1), "{row}");
+    ensure!(exempt[0]["why"] == "all its destinations are on flagged nodes", "{row}");
     ensure!(
         !ns.exec("ipvsadm -Sn")?.contains("-a -t 10.96.0.32:80 -r 10.244.2.2:8080"),
         "sh keeps a tombstone"
@@ -99,7 +99,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     untouched(&agent)
 }
 
-/// So soon tables are read for which [`UNDONE`] is promised.
+/// How soon tables are read for which [`UNDONE`] is promised.
 const READ: Duration = Duration::from_millis(100);
 
 /// Somebody who gives every destination of the node weight 1 every second, added anew or as it stands: each is undone, and meanwhile the
@@ -147,7 +147,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     wait_out(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
-    // What others want is what is restored.
+    // The restore sets the weights that others want.
     let raised = |line: &String| {
         let is_theirs = line.contains("10.244.2.2:") && !line.ends_with("-w 0");
         match line.rsplit_once(" -w ") {
@@ -208,7 +208,7 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
     Ok(())
 }
 
-/// Both nodes flagged, in either order: nobody is left, so traffic is let through, and the status says why.
+/// Both nodes flagged, in either order: no other node is left, so traffic is let through, and the status says why.
 #[test]
 fn the_last_backends_are_exempt() -> Result<()> {
     let cluster = cluster()?;
@@ -219,18 +219,18 @@ fn the_last_backends_are_exempt() -> Result<()> {
         let began = Instant::now();
         agent.expect(&["flag", first, "--force"])?;
         agent.expect(&["flag", second, "--force"])?;
-        let kept = |node: &str| -> Result<u64> {
+        let exempt = |node: &str| -> Result<u64> {
             status(&agent)?["nodes"][node]["exempt_services"].as_u64().context("no number")
         };
-        wait_until("all is kept", LIMIT, || {
-            kept("node-b").is_ok_and(|n| n > 10) && kept("node-c").is_ok_and(|n| n > 10)
+        wait_until("all is exempt", LIMIT, || {
+            exempt("node-b").is_ok_and(|n| n > 10) && exempt("node-c").is_ok_and(|n| n > 10)
         })
         .with_context(|| format!("{:?}", status(&agent)))?;
         wait_same(&cluster, &before, began, &agent.log())?;
         let note = status(&agent)?["note"].clone();
         ensure!(
             note.as_str().is_some_and(|note| note.contains("without `services`")),
-            "the cut keeps nothing: {note}"
+            "the cut exempts nothing: {note}"
         );
         // One of them comes back: the other is drained.
         agent.unflag("node-c")?;

@@ -1,4 +1,4 @@
-//! What is drained is restored although somebody has removed or damaged what says so.
+//! A drain is restored although somebody has removed or damaged its records.
 
 use std::{fs, path::PathBuf, time::Instant};
 
@@ -14,7 +14,7 @@ struct Out {
     run_dir: PathBuf,
 }
 
-/// A cluster whose node B is out.
+/// A cluster whose node B is drained.
 fn out() -> Result<Out> {
     let cluster = cluster()?;
     let before = saved(&cluster.a.ns)?;
@@ -40,7 +40,7 @@ fn an_agent_that_ends_after_its_run_folder() -> Result<()> {
     out.is_restored(began)
 }
 
-/// The agent ends, and puts everything back.
+/// The agent ends, and restores everything.
 #[test]
 fn a_run_folder_that_goes_while_the_agent_lives() -> Result<()> {
     let mut out = out()?;
@@ -64,13 +64,13 @@ fn a_ledger_whose_first_line_is_damaged() -> Result<()> {
     out.is_restored(began)
 }
 
-/// What kube-proxy does where a pod drains.
+/// Sets the weight to 0, as kube-proxy does for a pod that drains.
 fn drain(cluster: &Cluster) -> Result<Vec<String>> {
     cluster.a.ns.exec("ipvsadm -e -t 10.96.0.10:80 -r 10.244.2.2:8080 -m -w 0")?;
     saved(&cluster.a.ns)
 }
 
-/// For longer than the guard waits and restores.
+/// The table stays so for longer than the guard waits and restores.
 fn stays(cluster: &Cluster, drained: &[String], agent: &Agent) -> Result<()> {
     std::thread::sleep(RESTORED);
     let now = saved(&cluster.a.ns)?;

@@ -1,4 +1,4 @@
-//! What is changed is what was meant.
+//! Changes of IPVS tables have the intended effect, and no other.
 
 use std::net::SocketAddr;
 

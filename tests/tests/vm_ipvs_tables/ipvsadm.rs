@@ -1,4 +1,4 @@
-//! What `ipvsadm` says of a table, and a snapshot in the same words.
+//! A table in the words of `ipvsadm`, and a snapshot in the same words.
 
 use anyhow::{Result, ensure};
 use nodefence::ipvs::{Destination, Family, Forward, Netmask, Protocol, ServiceKey, Tunnel, flags};

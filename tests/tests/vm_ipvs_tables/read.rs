@@ -1,4 +1,4 @@
-//! What is read is what is there.
+//! Readings of IPVS tables match the kernel's content.
 #![expect(
     unsafe_code,
     reason = "one thread gives up its privileges, which libc's wrappers do for the whole process"
@@ -156,7 +156,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
             |(key, _)| matches!(key, ServiceKey::Address { address, .. } if *address < SocketAddr::from(([10, 97, 3, 232], 0))),
         );
         let pairs: Vec<usize> = stays.map(|(_, server)| server.destinations.len()).collect();
-        // One that says that it is incomplete is all that several readings had, of which each may have passed over the same one.
+        // A reading that says that it is incomplete holds the union of several, and each of them may have passed over the same row.
         let least = if found.incomplete { 390 } else { 400 };
         ensure!(
             (least..=400).contains(&pairs.len()) && pairs.iter().all(|count| *count == 2),

@@ -16,7 +16,7 @@ use crate::say::say;
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// How often the person who waits hears how far it is.
 const PROGRESS: Duration = Duration::from_secs(15);
-/// What is worth showing of a failed build.
+/// The lines of a failed build that are worth showing.
 const KEPT_LINES: usize = 40;
 
 /// Builds every program of every module of `sources` into `to`.

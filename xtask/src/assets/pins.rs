@@ -1,4 +1,4 @@
-//! What is built, from which modules. Versions and sums stand in `tests/assets/*/go.mod` and `go.sum`.
+//! The programs to build, and their modules. Versions and sums stand in `tests/assets/*/go.mod` and `go.sum`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ pub(crate) const FOLDER: &str = "NODEFENCE_ASSETS";
 /// A Go module of ours that requires others in fixed versions.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// Its folder below `tests/assets`.
+    /// The module's folder below `tests/assets`.
     pub(crate) folder: &'static str,
     pub(crate) programs: &'static [Program],
 }
@@ -20,7 +20,7 @@ pub(crate) struct Module {
 /// A program to build.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// As envtest and the projects themselves call it.
+    /// The program's name, as envtest and the projects themselves use it.
     pub(crate) name: &'static str,
     /// The main package.
     pub(crate) package: &'static str,
@@ -39,9 +39,9 @@ pub(crate) const MODULES: &[Module] = &[Module {
 
 /// The module that Kubernetes' programs take their version from.
 const KUBERNETES: &str = "k8s.io/kubernetes";
-/// Where they look for it: without it they call themselves v0.0.0-master.
+/// The variable with the program's version: without it a program calls itself v0.0.0-master.
 const VERSION_PACKAGE: &str = "k8s.io/component-base/version";
-/// Raise when what is made of the same pins changes.
+/// To be raised when the build makes something else of the same pins.
 const FORMAT: u32 = 1;
 
 /// The names of all programs.
@@ -49,7 +49,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MODULES.iter().flat_map(|module| module.programs).map(|program| program.name)
 }
 
-/// What the linker is told: no symbol tables, and the version where `go_mod` pins Kubernetes.
+/// The linker's flags: no symbol tables, and the version at which `go_mod` pins Kubernetes.
 pub(crate) fn linker_flags(go_mod: &str) -> String {
     let mut flags = String::from("-s -w");
     if let Some(version) = required(go_mod, KUBERNETES) {

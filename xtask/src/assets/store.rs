@@ -1,4 +1,4 @@
-//! Where built programs are kept: a folder per set of pins, put in place whole, by one builder at a time.
+//! The store of built programs: a folder per set of pins, put in place whole, by one builder at a time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::cache::{self, SCRATCH, Scratch};
 use crate::process;
 use crate::say::say;
 
-/// What other pins left behind goes when nobody has asked for it for so long.
+/// Programs of other pins are removed when nobody has used them for this long.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
 const LOCK: &str = "lock";
 
@@ -81,7 +81,7 @@ fn used(folder: &Path) {
     let _refused = File::open(folder).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Removes what a killed run left (nobody else builds: the lock is ours) and what nobody has used for long.
+/// Removes what a killed run left (the lock is ours, so no other build runs), and folders that nobody has used for long.
 fn tidy(home: &Path) {
     let Ok(entries) = fs::read_dir(home) else { return };
     for entry in entries.filter_map(Result::ok) {

@@ -8,7 +8,7 @@ use super::need::Need;
 use crate::process;
 use crate::say::say;
 
-/// What proves that a package is there: a program on the search path, or a file.
+/// The proof that a package is installed: a program on the search path, or a file.
 #[derive(Debug, Clone, Copy)]
 enum Proof {
     Program(&'static str),

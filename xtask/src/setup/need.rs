@@ -1,6 +1,6 @@
-//! What verbs need of a machine.
+//! The verbs' needs.
 
-/// What a verb needs beyond the pinned Rust toolchain.
+/// A verb's need beyond the pinned Rust toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     /// A C linker and bpf-linker.
@@ -18,7 +18,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// All of them, for `cargo xtask setup`.
+    /// All needs, for `cargo xtask setup`.
     pub(crate) const ALL: [Self; 6] =
         [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm];
 }

@@ -27,7 +27,7 @@ pub(crate) struct Executable {
     pub(crate) integration: bool,
 }
 
-/// What `cargo test --no-run` and `cargo build` left.
+/// The files that `cargo test --no-run` and `cargo build` left.
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<Executable>,

@@ -1,4 +1,4 @@
-//! One executable at one place: run, and once more what was held up. A guest's init runs jobs by the same code.
+//! One executable at one place: its run, and a second run of tests that were held up. A guest's init runs jobs by the same code.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,7 +43,7 @@ pub(crate) enum End {
     Killed,
 }
 
-/// What a run tells as it goes on.
+/// The events of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
     Begin,
@@ -53,7 +53,7 @@ pub(crate) enum Event<'a> {
     End(End),
 }
 
-/// How libtest ends an executable where a test failed.
+/// libtest's exit code where a test failed.
 const FAILED: End = End::Code(Some(101));
 
 impl Job {
@@ -77,7 +77,7 @@ impl Job {
         let stood_still = ticker.end();
         let (parser, end) = ran?;
         let again = self.again(&parser, stood_still);
-        // One that crashed or hung has failed, whatever held up its tests.
+        // An executable that crashed or hung has failed, whatever held up its tests.
         if again.is_empty() || end != FAILED {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Job {
     }
 }
 
-/// What a job told, from its first event to the last one.
+/// The events of a job, from the first to the last.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) title: String,

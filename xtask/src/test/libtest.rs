@@ -1,4 +1,4 @@
-//! What a test executable prints, read back into one outcome per test.
+//! Reads the output of a test executable back into one outcome per test.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub(crate) struct Parser {
     /// process writes lands between the two.
     pending: Option<String>,
     outcomes: BTreeMap<String, Outcome>,
-    /// What libtest itself counted: passed, failed.
+    /// libtest's own count: passed, failed.
     counted: Option<(usize, usize)>,
-    /// What the watchdog of the tests' process saw, by test.
+    /// The watchdog's findings in the tests' process, by test.
     measured: BTreeMap<String, Measured>,
     figures: Vec<Figure>,
     /// The test whose output is printed now, and what all of them printed.
@@ -33,7 +33,7 @@ pub(crate) struct Parser {
 impl Parser {
     /// Takes one line; gives the test whose outcome it told.
     pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
-        // What the tests' process tells past libtest may stand behind what libtest has not ended yet.
+        // Lines that the tests' process writes past libtest may stand behind a line that libtest has not ended yet.
         let line = match measured::read(line) {
             Some((before, told)) => {
                 self.told(told);
@@ -116,7 +116,7 @@ impl Parser {
         failed.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What the watchdog saw during a test; `None` where it told nothing of it.
+    /// The watchdog's findings during a test; `None` where it printed none.
     pub(crate) fn measured(&self, test: &str) -> Option<Measured> {
         self.measured.get(test).copied()
     }
@@ -131,7 +131,7 @@ impl Parser {
         &self.figures
     }
 
-    /// What each test printed, where libtest shows it.
+    /// The output of each test, where libtest shows it.
     pub(crate) fn printed(&self) -> &BTreeMap<String, String> {
         &self.printed
     }
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(parser.printed()["a"], "hello\n\n");
     }
 
-    /// Of each test what it printed itself.
+    /// The output that each test printed itself.
     #[test]
     fn a_missed_bound_is_the_test_s_that_failed_for_it() {
         let mut parser = Parser::default();

@@ -21,7 +21,7 @@ pub(crate) const FUZZ_SHORT: &str = "20000";
 /// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and more random histories.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 
-/// So many executables that mostly wait run at once: more would have others meet their start, which is busy.
+/// How many executables that mostly wait run at once. With more, others would meet their start, which is busy.
 const LANES: usize = 2;
 
 /// Runs unit tests.

@@ -1,4 +1,4 @@
-//! What the tests' process tells of the machine (`tests/src/watch.rs`), and when a failed test is run again for it.
+//! The figures of the tests' process on the machine (`tests/src/watch.rs`), and when a failed test is run again for them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MISSED: &str = "(missed bound: ";
 /// After its milliseconds: what stood still was added to it.
 const COUNTED: &str = " and what stood still)";
 
-/// What the watchdog saw during a test.
+/// The watchdog's findings during a test.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
     /// The longest time that the machine, or the guest, stood still at once: a gap of a ticking thread.
@@ -26,7 +26,7 @@ pub(crate) struct Measured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Missed {
     pub(crate) bound: Duration,
-    /// What the machine stood still was added to it, and excuses nothing once more.
+    /// Whether the bound already includes the machine's standstill, which then does not excuse the test a second time.
     pub(crate) counted: bool,
 }
 
@@ -37,21 +37,21 @@ pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
-    /// What is promised of it, in its unit.
+    /// The promise for the figure, in its unit.
     pub(crate) promised: Option<f64>,
-    /// Of a time: how long the machine stood still meanwhile, in its unit.
+    /// For a time: how long the machine stood still meanwhile, in its unit.
     pub(crate) still: Option<f64>,
 }
 
-/// One line of it.
+/// The content of one line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Told {
-    /// Of a test.
+    /// The watchdog's findings during this test.
     Watched(String, Measured),
     Figure(Figure),
 }
 
-/// What a line tells, and what stands before that.
+/// The content of a line, and the text before it.
 pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
     let watched = line.split_once(WATCHED).and_then(|(before, json)| {
         let value: Value = serde_json::from_str(json).ok()?;

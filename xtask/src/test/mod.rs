@@ -25,7 +25,7 @@ use crate::setup::need::Need;
 use crate::workspace::Workspace;
 use crate::{assets, process, setup, vm};
 
-/// What of it is wanted.
+/// The tests that are wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) scope: Scope,

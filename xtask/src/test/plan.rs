@@ -9,18 +9,18 @@ use super::job::Job;
 use super::table::{self, File, Kind, On};
 use crate::vm::Kernel;
 
-/// How much of it is wanted.
+/// The scope of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// What needs neither a guest nor real Kubernetes.
+    /// The tests that need neither a guest nor real Kubernetes.
     Quick,
-    /// As the table has it.
+    /// The table's choice.
     Usual,
-    /// On each kernel what that may change.
+    /// On each kernel the tests whose outcome may depend on the kernel.
     All,
 }
 
-/// Where tests run.
+/// A place where tests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// This machine's own kernel.

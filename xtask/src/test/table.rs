@@ -26,7 +26,7 @@ pub(crate) enum On {
     EachInAll,
 }
 
-/// What a file needs beyond root, which all of them need.
+/// A file's needs beyond root, which all of them need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// The kernel's IPVS.
@@ -40,17 +40,17 @@ enum Need {
 /// How a file runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trait {
-    /// Holds times that are promised: nothing runs beside it.
+    /// Checks promised times: nothing runs beside it.
     Timed,
     /// Waits for most of its time: others run beside it. Without guests of its own.
     Waits,
-    /// Makes load itself, or has the tests' library make it: that the agent waits for a processor excuses nothing.
+    /// Makes load itself, or has the tests' library make it: a wait of the agent for a processor excuses nothing.
     MakesLoad,
     /// Not in `--quick`.
     Slow,
 }
 
-/// What a guest is like.
+/// The kind of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// Without network; another one may run beside it.
@@ -111,6 +111,7 @@ pub(crate) const FILES: &[File] = &[
     file("attach", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load::agent", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
+    file("challenge_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("cli_surface", NATIVE_REST_IN_ALL, 5),
     file("cluster_file_reload", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
     file("cluster_file_start", NATIVE_REST_IN_ALL, 5),
@@ -124,18 +125,18 @@ pub(crate) const FILES: &[File] = &[
     file("house", NATIVE, 5),
     file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
+    file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_stale::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
-    file("kube_stale::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
-    file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_stale::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_stale::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
@@ -161,19 +162,14 @@ pub(crate) const FILES: &[File] = &[
     file("packets_table", ALL, 5).never_again(),
     file("pair_sums", GUEST_ENDS, 10).needs(&[Pair]).never_again(),
     file("proxy_traces", NATIVE_AND_OLDEST, 5),
-    file("challenge_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("sweep_probe", ENDS, 5),
     file("vm_audit", GUEST_NEWEST, 10).needs(&[Ipvs]),
     file("vm_audit::flagged", GUEST_NEWEST, 5).needs(&[Ipvs]).is(&[Timed]),
     file("vm_devices", GUEST_ENDS, 10).is(&[MakesLoad]),
     file("vm_doctor", GUEST_ENDS, 10).needs(&[Ipvs]),
-    // It lowers a maximum of the whole machine, which the doctor tells to all.
+    // The test lowers a maximum of the whole machine, which the doctor reports everywhere.
     file("vm_doctor::full", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_doctor::status", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed]),
-    file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
-    file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
-    file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
-    file("vm_late_ipvs", GUEST_ENDS, 5).is(&[Timed]),
     file("vm_drain", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed]),
     file("vm_drain::end", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_drain::exact", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
@@ -181,6 +177,10 @@ pub(crate) const FILES: &[File] = &[
     file("vm_drain::steps", GUEST_OLDEST, 10).needs(&[Ipvs]).is(&[MakesLoad]),
     file("vm_drain::tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
     file("vm_drain_many", GUEST_ENDS, 15).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_ipvs", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_ipvs::alone", GUEST_ENDS, 5).needs(&[Ipvs]).is(&[Timed, MakesLoad]),
+    file("vm_ipvs_tables", GUEST_ENDS, 10).needs(&[Ipvs]).is(&[MakesLoad]),
+    file("vm_late_ipvs", GUEST_ENDS, 5).is(&[Timed]),
     file("vm_waits", GUEST_NEWEST, 15),
     file("waits_mptcp", NATIVE, 5).is(&[Slow, Waits]),
     file("waits_quic", NATIVE_REST_IN_ALL, 5).is(&[Slow, Waits]),
@@ -367,14 +367,14 @@ mod tests {
         assert!(users > 15, "{users} rows use the load generator");
     }
 
-    /// What holds a promise: its name, a helper of `vm_drain`, and modules of the tests' library that do so for their users.
+    /// Marks of a file that checks a promise: the name itself, a helper of `vm_drain`, and modules of the tests' library that check promises for their users.
     const HOLDS: [&str; 8] =
-        ["promises::", "wait_same(", "matrix(", "hang::", "local::", "pinned::", "rolling::", "still::"];
+        ["promises::", "wait_same(", "matrix(", "hang::", "local::", "rolling::", "stale::", "still::"];
     /// Hold beside others, at each step or for each topology, what `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_drain` hold with nothing beside.
     const BESIDE: [&str; 6] =
         ["kube_audit", "kube_audit::ipvs", "net_kernel", "vm_devices", "vm_ipvs", "vm_drain::steps"];
 
-    /// What holds a time that is promised runs with nothing beside.
+    /// A file that checks a promised time runs with nothing beside.
     #[test]
     fn what_holds_a_promise_says_so() {
         let holds = |file: &&File| !BESIDE.contains(&file.name) && has_any(&source(file), &HOLDS);

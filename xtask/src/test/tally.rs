@@ -10,9 +10,9 @@ use super::measured::Figure;
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) passed: usize,
-    /// What failed, by name.
+    /// The failures, by name.
     pub(crate) failures: Vec<String>,
-    /// What failed, and passed when it was run again, by name and with what had held it up.
+    /// Tests that failed and passed when run again, by name, each with what had held it up.
     pub(crate) again: Vec<String>,
     /// Said beside the row, for example what could not be reached.
     pub(crate) note: String,
@@ -23,11 +23,11 @@ pub(crate) struct Stage {
     pub(crate) printed: Vec<String>,
     /// Figures that tests measured, with their executable.
     pub(crate) figures: Vec<(String, Figure)>,
-    /// What tests printed, by name.
+    /// The tests' output, by name.
     pub(crate) said: Vec<(String, String)>,
 }
 
-/// So many of the slowest executables are named.
+/// How many of the slowest executables are named.
 const SLOWEST: usize = 10;
 
 impl Stage {

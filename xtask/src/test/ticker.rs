@@ -18,7 +18,7 @@ impl Ticker {
     /// Begins to tick.
     pub(crate) fn start() -> Self {
         let (end, ended) = mpsc::channel();
-        // From here on, not from the thread's first turn: a stand-still may come before that.
+        // Counted from here on, not from the thread's first turn: a stand-still may come before that.
         let mut before = Instant::now();
         let thread = thread::spawn(move || {
             let mut longest = Duration::ZERO;

@@ -91,7 +91,7 @@ fn download(uri: &str, file: &Path) -> Result<()> {
     process::output(command.args(["download-file", uri]).arg(file)).map(drop)
 }
 
-/// What `InRelease` says of a suite, where it is signed, of that suite and still valid.
+/// The content of a suite's `InRelease`, where that is signed, of that suite and still valid.
 fn trusted(uri: &str, suite: &str, scratch: &Path, keyrings: &[&Path]) -> Result<Paragraph> {
     let signed = scratch.join("InRelease");
     download(uri, &signed)?;
@@ -228,7 +228,7 @@ mod tests {
             suite.fetch(package, &self.path("got"))
         }
 
-        /// It is refused, with an error that names the file and says this.
+        /// Checks that the text is refused, with an error that names the file and says this.
         fn refused(&self, file: &str, why: &str) {
             let error = format!("{:#}", self.package().expect_err("refused"));
             assert!(error.contains(&format!("{}/{file}: ", self.folder.display())), "{error}");
@@ -257,7 +257,7 @@ mod tests {
     fn a_sound_archive_is_read() -> Result<()> {
         let archive = Archive::new("sound", LASTING)?;
         assert_eq!(fs::read_to_string(archive.package()?)?, "a package");
-        // What stands behind the signed text counts for nothing.
+        // Text behind the signed part counts for nothing.
         let text = fs::read_to_string(archive.path(SIGNED))?;
         fs::write(archive.path(SIGNED), format!("Suite: other\nCodename: other\n\n{text}"))?;
         assert_eq!(archive.open()?.packages.len(), 1);

@@ -18,16 +18,16 @@ use crate::workspace::Workspace;
 
 /// The plan's name in the guest.
 const SET: &str = "bench";
-/// What the line of figures begins with (`bench/src/ipvs/mod.rs`).
+/// The prefix of the line of figures (`bench/src/ipvs/mod.rs`).
 const FIGURES: &str = "@@figures ";
-/// How a line on a terminal is begun anew (`bench/src/progress.rs`).
+/// The characters that begin a line on a terminal anew (`bench/src/progress.rs`).
 const REWRITE: &str = "\r\x1b[K";
 /// Debian's stable kernel.
 const KERNEL: Kernel = Kernel::V6_12;
 /// A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
-/// What the guest runs, one after the other.
+/// The programs that the guest runs, one after the other.
 const VERBS: [&str; 2] = ["ipvs-tables", "ipvs-sync"];
 
 /// Runs `programs[0]` in a guest that has all of `programs`, beside an API server that `host` runs; writes what it found, a JSON array, to `to`.
@@ -88,7 +88,7 @@ pub(crate) fn figures(
     Ok(())
 }
 
-/// What the guest runs.
+/// The guest's command.
 fn calls(program: &Path, quick: bool) -> Plan {
     let one = |verb: &str| {
         let arguments = [Some(verb), quick.then_some("--quick")].into_iter().flatten().map(str::to_owned);
@@ -110,7 +110,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes one line; gives what is for whoever watches.
+    /// Takes one line; gives the text for the person who watches.
     fn line<'a>(&mut self, line: &'a str) -> Option<&'a str> {
         if let Some(figures) = line.strip_prefix(FIGURES) {
             self.figures.push(figures.to_owned());

@@ -12,7 +12,7 @@ const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-/// What an archive ends with: its last entry's name, and what fills up its last four bytes.
+/// The end of an archive: its last entry's name, and the bytes that fill up its last four bytes.
 pub(crate) const END: &[u8; 14] = b"TRAILER!!!\0\0\0\0";
 
 /// Writes one archive. Folders come into being with what lies in them; the first entry of a path wins.

@@ -155,12 +155,12 @@ pub(super) fn init() -> Result<PathBuf> {
     std::env::current_exe().context("where this program lies")
 }
 
-/// Where programs of ours lie in the guest, whose first process is `init`.
+/// The place of our programs in a guest whose first process is `init`.
 pub(super) fn places(init: &Path) -> impl Fn(&Path) -> PathBuf {
     move |program| if program == init { PathBuf::from("init") } else { at(program) }
 }
 
-/// Where an executable of ours lies in the guest.
+/// The place of one of our executables in the guest.
 pub(super) fn at(program: &Path) -> PathBuf {
     Path::new(plan::FOLDER).join(program.file_name().unwrap_or_default())
 }

@@ -15,10 +15,10 @@ use super::plan::{self, PARAMETER, Plan, VARIABLE, Work};
 use crate::process;
 use crate::test::job::{End, Event};
 
-/// Where the plan's results go.
+/// The line that takes the plan's results.
 const RESULTS: &str = "/dev/ttyS1";
 const BUSYBOX: &str = "/usr/bin/busybox";
-/// Where busybox's own programs are, for what the machine's programs lack.
+/// The folder of busybox's own programs, for those that the machine's programs lack.
 const APPLETS: &str = "/opt/busybox";
 const PATH: &str = "/usr/sbin:/usr/bin:/opt/busybox";
 /// The word that the process which runs the plan is started with, by the first process.
@@ -73,7 +73,7 @@ const MODULES: [&str; 32] = [
     "virtio_net",
     "vmxnet3",
 ];
-/// What kube-proxy's IPVS mode loads. Not before it is needed: where IPVS is loaded an agent tries out at every start what it does.
+/// The modules that kube-proxy's IPVS mode loads. They are loaded only when needed: where IPVS is loaded an agent probes it at every start.
 const IPVS: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
 
 /// Whether this process is a guest's first one, or was started by it.
@@ -118,7 +118,7 @@ fn set_up() -> Result<()> {
     run_to_end(Command::new(BUSYBOX).args(["--install", "-s", APPLETS]))?;
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place).with_context(|| format!("cannot create {place}"))?;
-        // Not each kernel has each: whoever needs it says so.
+        // Not each kernel has each module: a test that needs one says so.
         if let Err(error) = run_to_end(Command::new(BUSYBOX).args(["mount", "-t", kind, kind, place])) {
             eprintln!("init: {error:#}");
         }
@@ -145,7 +145,7 @@ fn load(modules: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel's command line says to us, as variables.
+/// The variables on the kernel's command line.
 fn parameters() -> Result<Vec<(String, String)>> {
     let line = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     Ok(variables(&line))
@@ -195,7 +195,7 @@ fn run() -> Result<()> {
         if ipvs {
             load(&IPVS)?;
         }
-        // Should the line fail nobody hears of it: the host misses what was expected.
+        // A failure of this line cannot be reported: the host misses the expected results.
         let mut on_event = |event: Event<'_>| drop(writeln!(results, "{}", plan::line(title, event)));
         let with = |program: &Path, arguments: &[String]| {
             let mut command = process::command(Path::new("/").join(program));

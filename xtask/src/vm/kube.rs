@@ -13,12 +13,12 @@ use crate::assets;
 use crate::test::executables::Built;
 use crate::workspace::Workspace;
 
-/// What runs QEMU, of the tests' own programs.
+/// The program, of the tests' own, that runs QEMU.
 pub(crate) const HOST: &str = "nodefence-kube-host";
 /// QEMU's user network: its host is the namespace's loopback. `tests/src/kube/control.rs` has the server's port.
 pub(super) const API_SERVER: &str = "10.0.2.2:6443";
 
-/// What such a guest needs beside the others' things.
+/// The files that such a guest needs beside the others' files.
 pub(super) struct Parts<'a> {
     /// Part of the initramfs with kube-proxy; removed with this.
     file: PathBuf,

@@ -1,4 +1,4 @@
-//! What boots a guest, and what comes of it: shared by guests alone, beside an API server and in pairs.
+//! The boot of a guest, and its results: shared by guests alone, beside an API server and in pairs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,14 +20,14 @@ use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT, LONG};
 use crate::test::table::Kind;
 use crate::test::tally::Stage;
 
-/// What a guest may take to boot and to end, beside what its executables may.
+/// How long a guest may take to boot and to end, beside the time of its executables.
 const BOOT: Duration = Duration::from_secs(10 * 60);
-/// What a guest's start is called among the executables that it runs.
+/// The name of a guest's start among the executables that it runs.
 const BOOTED: &str = "the guest's start";
-/// What stages of guests beside an API server are called.
+/// The name of stages of guests beside an API server.
 const KUBE: &str = "vm kube";
 
-/// What of the matrix is wanted, and how.
+/// The wanted part of the matrix, and its options.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Empty for all.
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) long: bool,
 }
 
-/// What one guest runs.
+/// The work of one guest.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) kernel: Kernel,
@@ -51,7 +51,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Of its stage, its plan and its logs.
+    /// The name of the guest's stage, plan and logs.
     pub(super) fn name(&self) -> String {
         let kernel = self.kernel.label();
         match self.kind {
@@ -95,7 +95,7 @@ pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
     })
 }
 
-/// What all guests of one call share.
+/// The shared parts of all guests of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub(super) base: &'a Path,
@@ -106,12 +106,12 @@ pub(super) struct Matrix<'a> {
     pub(super) options: &'a Options,
 }
 
-/// What one guest has that others have not.
+/// The parts that one guest alone has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Boot<'a> {
     pub(super) parameters: &'a str,
     pub(super) limit: Duration,
-    /// What it runs.
+    /// The guest's work.
     pub(super) jobs: &'a [Job],
     /// More parts of the initramfs.
     pub(super) parts: &'a [&'a Path],
@@ -158,7 +158,7 @@ impl Matrix<'_> {
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(boot.limit, |line| {
-            // As it comes, for the one who watches.
+            // Printed as it comes, for the person who watches.
             let _full_disk = writeln!(out, "{line}");
             match reader.line(line) {
                 Some(Told::Begun) => {

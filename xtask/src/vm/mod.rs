@@ -107,7 +107,7 @@ pub(crate) fn matrix(
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
     if !options.keep {
-        // What was found counts, whatever lies around.
+        // Results count, whatever files remain.
         let _leftover = fs::remove_file(&base);
     }
     Ok(stages)

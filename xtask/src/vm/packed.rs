@@ -18,7 +18,7 @@ use crate::test::tally::Stage;
 
 /// Below the folder of guests.
 const FOLDER: &str = "packed";
-/// What no name of a part begins with.
+/// A prefix that no part's name has.
 const ASIDE: &str = ".aside-";
 
 /// Which part has a program.
@@ -78,7 +78,7 @@ impl Packed {
     }
 }
 
-/// Where its part lies. A program that was built anew has another one: cargo, too, takes for unchanged what is as old and as long.
+/// The place of a program's part. A program that was built anew has another part: cargo, too, takes a file of the same age and length for unchanged.
 fn part(folder: &Path, program: &Path) -> Result<PathBuf> {
     let meta = program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
     let built = meta.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();
@@ -86,7 +86,7 @@ fn part(folder: &Path, program: &Path) -> Result<PathBuf> {
     Ok(folder.join(format!("{stem}{built}.{}.cpio", meta.len())))
 }
 
-/// What all parts of a program begin with.
+/// The common prefix of all parts of a program.
 fn stem(program: &Path) -> String {
     format!("{}.", program.file_name().unwrap_or_default().to_string_lossy())
 }

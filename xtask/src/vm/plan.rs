@@ -1,4 +1,4 @@
-//! What a guest is told to run, and what it tells over its second serial line.
+//! A guest's orders, and its reports over the second serial line.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(super) const VARIABLE: &str = "NODEFENCE_PLAN";
 /// The folder of plans and programs in the guest.
 pub(super) const FOLDER: &str = "nodefence";
 
-/// What a guest runs, one after the other.
+/// The work of a guest, one piece after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     /// Environment of all of it.
@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) work: Vec<Work>,
 }
 
-/// One piece of it.
+/// One piece of the work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Work {
     /// A test executable.
@@ -32,7 +32,7 @@ pub(super) enum Work {
 }
 
 impl Plan {
-    /// Where it lies in the guest.
+    /// The plan's path in the guest.
     pub(super) fn at(name: &str) -> String {
         format!("{FOLDER}/{name}.json")
     }

@@ -1,4 +1,4 @@
-//! What a guest told over its serial lines, judged: one count per expected test.
+//! Judges the results that a guest sent over its serial lines: one count per expected test.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::test::job::{Event, Job, Record};
 use crate::test::libtest::Outcome;
 use crate::test::tally::Stage;
 
-/// What a line told.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// An executable begins.
@@ -22,7 +22,7 @@ pub(crate) enum Told {
 /// Reads the results line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// What runs now.
+    /// The executable that runs now.
     running: Option<String>,
     records: BTreeMap<String, Record>,
     done: bool,

@@ -1,4 +1,4 @@
-//! Whose backend a socket is: the one answer to it, whatever asks.
+//! Whose backend a socket is: all parts of the agent decide this here.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -8,7 +8,7 @@ use nodefence_common::{Addr, PortKey};
 use super::{Backend, Protocol, Scope};
 use crate::{conntrack::Flow, ipvs::ServiceKey};
 
-/// Backends, each with its owner: a node, where that matters. What is exempt is not among them.
+/// Backends, each with its owner: a node, where that matters. Exempt backends are not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backends<T> {
     whole: HashMap<Addr, T, RandomState>,
@@ -37,12 +37,12 @@ impl<T> Backends<T> {
         }
     }
 
-    /// A backend that owns its address: every port and protocol is its.
+    /// Adds a backend that owns its address: every port and protocol is the backend's.
     pub fn add_address(&mut self, addr: Addr, owner: T) {
         self.whole.insert(addr, owner);
     }
 
-    /// A host-network backend, or what is cut of an address that passes: only this address, port and protocol.
+    /// Adds a host-network backend, or a port that is cut although its address passes: only this address, port and protocol.
     pub fn add_port(&mut self, port: PortKey, owner: T) {
         self.ports.insert(port, owner);
     }
@@ -74,7 +74,7 @@ impl<T> Backends<T> {
         self.whole.get(&addr).or_else(by_port)
     }
 
-    /// Whose backend answers a flow: the source of the reply direction is what is left after every translation.
+    /// Whose backend answers a flow: the source of the reply direction is the backend after every translation.
     pub fn of_flow(&self, flow: &Flow) -> Option<&T> {
         self.of(flow.reply.src, flow.reply.src_port, flow.reply.protocol)
     }
@@ -91,7 +91,7 @@ impl<T> Backends<T> {
         }
     }
 
-    /// Those at such addresses, whosever they are.
+    /// The backends at such addresses, whatever their owners.
     pub fn at(&self, wanted: impl Fn(Addr) -> bool) -> Backends<()> {
         Backends {
             whole: self.whole().filter(|addr| wanted(*addr)).map(|addr| (addr, ())).collect(),

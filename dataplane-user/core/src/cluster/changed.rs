@@ -1,15 +1,15 @@
-//! What of a view is another than in an earlier one: what both share ([`ClusterView::sharing`]) is not looked into.
+//! What changed in a view since an earlier one. Nodes and Services that both share ([`ClusterView::sharing`]) are not looked into.
 
 use std::sync::Arc;
 
 use super::{node::NodeIx, view::ClusterView};
 
-/// What changed since an earlier view. What is not shared counts as changed, be it equal or not.
+/// What changed since an earlier view. A node or Service that is not shared counts as changed, even if it is equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Nodes that changed, in order. `None` where there are others than before: then each may stand elsewhere.
+    /// Nodes that changed, in order. `None` where there are other nodes than before: then each may stand at another position.
     pub nodes: Option<Vec<NodeIx>>,
-    /// Services that changed, by their index, in order. `None` where there are others than before: then each may have another index.
+    /// Services that changed, by their index, in order. `None` where there are other Services than before: then each may have another index.
     pub services: Option<Vec<u32>>,
 }
 

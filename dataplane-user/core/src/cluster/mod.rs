@@ -1,6 +1,6 @@
-//! Who exists: nodes, their addresses, their backends; and the Services that send to them.
+//! The cluster: nodes, their addresses, their backends; and the Services that send to them.
 //!
-//! A source (`file/`, from its text on) delivers single objects; the builder (`build/`) holds them against each other and gives the view.
+//! A source (`file/`, from its text on) delivers single objects; the builder (`build/`) checks them against each other and gives the view.
 
 mod backends;
 mod build;

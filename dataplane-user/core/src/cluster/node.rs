@@ -1,7 +1,14 @@
-//! How a node is told from others: by its name, or by where it stands in one view.
+//! The identity of a node: its name, or its position in one view.
 
-use std::{borrow::Borrow, fmt, num::NonZeroU32, ops::Deref, sync::Arc};
+use std::{
+    borrow::{Borrow, Cow},
+    fmt,
+    num::NonZeroU32,
+    ops::Deref,
+    sync::Arc,
+};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A node's name. Cheap to clone. Ordered, borrowed, shown and serialized as its text. The default is the empty text, which names nobody.
@@ -47,7 +54,7 @@ impl Deref for NodeName {
     }
 }
 
-/// So that maps and sets of names are asked by their text.
+/// Maps and sets of names can be searched by a text.
 impl Borrow<str> for NodeName {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -84,7 +91,21 @@ impl Serialize for NodeName {
     }
 }
 
-/// Where a node stands in one view: its position among the view's nodes. Another view may have the same node elsewhere, since each node that comes
+impl JsonSchema for NodeName {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "NodeName".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// A node's position among the nodes of one view. Another view may have the same node elsewhere, since each node that comes
 /// or goes shifts those behind it.
 ///
 /// The index in the kernel's maps is another number. It stays with the node as long as the node exists, whatever the view, and has a generation
@@ -95,12 +116,12 @@ impl Serialize for NodeName {
 pub struct NodeIx(NonZeroU32);
 
 impl NodeIx {
-    /// Of the node at this position. Only who makes the view, and the view itself, may say so.
+    /// The index of the node at this position. Only for the view, and for the builder that makes it.
     pub(super) const fn new(position: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(position))
     }
 
-    /// For lists that have an entry for each node of the view, in the view's order.
+    /// The position, for lists that have an entry for each node of the view, in the view's order.
     pub const fn position(self) -> usize {
         (self.0.get() - 1) as usize
     }
@@ -114,12 +135,12 @@ pub struct NodeSet {
 }
 
 impl NodeSet {
-    /// Whether the node is among them.
+    /// Whether the node is in the set.
     pub fn contains(&self, node: NodeIx) -> bool {
         self.nodes.binary_search(&node).is_ok()
     }
 
-    /// Puts the node among them, or takes it out.
+    /// Adds the node to the set, or removes it.
     pub fn set(&mut self, node: NodeIx, is_in: bool) {
         match (self.nodes.binary_search(&node), is_in) {
             (Ok(at), false) => drop(self.nodes.remove(at)),

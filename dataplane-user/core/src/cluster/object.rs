@@ -1,4 +1,4 @@
-//! What sources deliver: single objects, as they come. What is consistent among them is for the builder to say.
+//! Single objects as sources deliver them. The builder decides which of them are consistent with each other.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
 pub struct NodeObject {
     /// A DNS-1123 subdomain.
     pub name: NodeName,
-    /// All of its own: the first is the one by which the other nodes reach it.
+    /// All addresses of its own: the first is the one by which the other nodes reach it.
     pub addresses: Vec<IpAddr>,
     /// Where it stands.
     pub zone: Option<Arc<str>>,
@@ -24,7 +24,7 @@ pub struct NodeObject {
 }
 
 impl NodeObject {
-    /// With nothing but addresses.
+    /// A node with nothing but addresses.
     pub fn new(name: impl Into<NodeName>, addresses: Vec<IpAddr>) -> Self {
         Self { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
     }
@@ -52,7 +52,7 @@ pub struct ServiceObject {
 }
 
 impl ServiceObject {
-    /// Reached at cluster IPs alone, by all of its endpoints.
+    /// A Service that is reached at cluster IPs alone, with all of its endpoints.
     pub fn new(name: impl Into<Arc<str>>, cluster_ips: Vec<IpAddr>, ports: Vec<ServicePort>) -> Self {
         Self {
             name: name.into(),
@@ -75,7 +75,7 @@ pub struct SliceObject {
     pub name: Arc<str>,
     /// The Service's name.
     pub service: Arc<str>,
-    /// What it lists.
+    /// The endpoints that it lists.
     pub endpoints: Vec<EndpointObject>,
 }
 
@@ -86,24 +86,24 @@ pub struct EndpointObject {
     pub address: IpAddr,
     /// The node it runs on.
     pub node: Option<NodeName>,
-    /// Its source says that it shares its node's network.
+    /// Whether its source says that it shares its node's network.
     pub host_network: bool,
     /// Where it stands.
     pub zone: Option<Arc<str>>,
     /// Its own ports by the names of the Service's; `None` where they are the Service's targets.
     pub ports: Option<BTreeMap<String, u16>>,
-    /// It takes new flows, or its Service has `publishNotReadyAddresses`.
+    /// Whether it takes new flows, or its Service has `publishNotReadyAddresses`.
     pub ready: bool,
-    /// It answers, be it about to end.
+    /// Whether it answers, even if it is about to end.
     pub serving: bool,
-    /// It is about to end.
+    /// Whether it is about to end.
     pub terminating: bool,
-    /// For whom it is meant.
+    /// The zones and nodes for which it is meant.
     pub hints: Option<Box<Hints>>,
 }
 
 impl EndpointObject {
-    /// One that takes new flows, at the Service's target ports.
+    /// An endpoint that takes new flows, at the Service's target ports.
     pub fn ready(address: IpAddr, node: Option<NodeName>) -> Self {
         Self {
             address,
@@ -119,7 +119,7 @@ impl EndpointObject {
     }
 }
 
-/// Which object.
+/// The kind and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
     /// A node by its name.
@@ -140,7 +140,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// What is inconsistent about an object, by itself or with others.
+/// An inconsistency of an object, in itself or with others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{object}, {field}: {message}")]
 pub struct Conflict {

@@ -1,4 +1,4 @@
-//! Services as kube-proxy is told of them: virtual addresses, ports, policies, endpoints.
+//! Services as kube-proxy sees them: virtual addresses, ports, policies, endpoints.
 
 use std::{
     collections::BTreeSet,
@@ -58,7 +58,7 @@ impl Service {
         Some(SocketAddr::new(endpoint.address, self.target(port, endpoint)?))
     }
 
-    /// Whether it has no cluster IP: its clients find its endpoints by DNS.
+    /// Whether the Service has no cluster IP: its clients find its endpoints by DNS.
     pub const fn is_headless(&self) -> bool {
         self.cluster_ips.is_empty()
     }
@@ -100,25 +100,25 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// What traffic to a Service is sent to.
+/// An endpoint of a Service, to which traffic is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The pod's address, or the node's for a host-network pod.
     pub address: IpAddr,
-    /// The node it runs on, by its index in the view that the endpoint is part of. `None` for an endpoint that is tied to no node,
-    /// as a Service without selector has them: such a one is never cut.
+    /// The node on which it runs, by its index in the endpoint's view. `None` for an endpoint that is tied to no node, as Services
+    /// without selector have them: such an endpoint is never cut.
     pub node: Option<NodeIx>,
-    /// It takes new flows. What is not said counts as yes (`addEndpoints`, pkg/proxy/endpointslicecache.go).
+    /// Whether it takes new flows. Unset counts as yes (`addEndpoints`, pkg/proxy/endpointslicecache.go).
     pub ready: bool,
-    /// It answers, be it about to end. What is not said counts as yes, whatever `ready` says.
+    /// Whether it answers, even if it is about to end. Unset counts as yes, whatever `ready` says.
     pub serving: bool,
-    /// It is about to end. What is not said counts as no.
+    /// Whether it is about to end. Unset counts as no.
     pub terminating: bool,
-    /// `None` where nothing more is said of it.
+    /// Content that only some endpoints have; `None` where this one has none.
     pub(super) more: Option<Arc<More>>,
 }
 
-/// What is said of some endpoints, and of most of a Service's alike: these share it.
+/// Content that only some endpoints have, and that is mostly equal within a Service: equal ones share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct More {
     pub(super) zone: Option<Arc<str>>,
@@ -132,18 +132,18 @@ impl Endpoint {
         self.more.as_ref()?.zone.as_deref()
     }
 
-    /// Its own port for each of the Service's, 0 for none; `None` where they are the Service's targets.
+    /// The endpoint's own port for each port of the Service, 0 for none; `None` where they are the Service's targets.
     pub(super) fn targets(&self) -> Option<&[u16]> {
         self.more.as_ref()?.targets.as_deref()
     }
 
-    /// For whom it is meant; `None` where nothing is said.
+    /// The zones and nodes for which the endpoint is meant; `None` where it has no hints.
     pub fn hints(&self) -> Option<&Hints> {
         self.more.as_ref()?.hints.as_deref()
     }
 }
 
-/// For whom an endpoint is meant (`hints` of an EndpointSlice).
+/// The zones and nodes for which an endpoint is meant (`hints` of an EndpointSlice).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// Zones whose nodes should use it.

@@ -9,7 +9,7 @@ use super::{
     service::Service,
 };
 
-/// What the source of views is called.
+/// The name of the source of views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceName {
     name: &'static str,
@@ -17,18 +17,18 @@ pub struct SourceName {
 }
 
 impl SourceName {
-    /// `name`: in texts, with its article; `key`: where programs read it.
+    /// `name`: for texts, with its article. `key`: for programs.
     pub const fn new(name: &'static str, key: &'static str) -> Self {
         Self { name, key }
     }
 
-    /// Where programs read it.
+    /// The name for programs.
     pub const fn key(self) -> &'static str {
         self.key
     }
 }
 
-/// Where it is not known yet which source there is.
+/// The name while the source is not known yet.
 impl Default for SourceName {
     fn default() -> Self {
         Self::new("the source of nodes", "source")
@@ -41,17 +41,17 @@ impl fmt::Display for SourceName {
     }
 }
 
-/// Everyone that exists, checked: names and addresses are unique, no backend belongs to two nodes.
+/// The cluster, checked: names and addresses are unique, no backend belongs to two nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     /// Sorted by name, so that two files that differ only in order give the same view. Views that follow each other share those that did not change
     /// ([`ClusterView::sharing`]).
     pub nodes: Vec<Arc<Node>>,
-    /// Sorted by name, and shared as nodes are. `None` where the source says nothing of Services: what a flow may go to instead is not known then.
+    /// Sorted by name, and shared as nodes are. `None` where the source says nothing of Services: then no other backends for a flow are known.
     pub services: Option<Vec<Arc<Service>>>,
-    /// What the source itself flags; every name is one of `nodes`.
+    /// The flags of the source itself; every name is one of `nodes`.
     pub flags: Vec<FileFlag>,
-    /// What the source is called.
+    /// The name of the source.
     pub source: SourceName,
 }
 
@@ -61,8 +61,8 @@ impl ClusterView {
         self.at(self.index(name)?)
     }
 
-    /// The same, with the nodes and Services of an earlier view in the place of equal ones: who follows both finds what changed by comparing pointers. What differs
-    /// by pointer may still be equal where a source does not ask for this.
+    /// This view, with the nodes and Services of an earlier view in place of equal ones: a follower of both finds changes by comparing pointers. Where a source does
+    /// not call this, nodes and Services that differ by pointer may still be equal.
     #[must_use]
     pub fn sharing(mut self, before: &Self) -> Self {
         share(&mut self.nodes, &before.nodes, |node| &node.name);
@@ -74,7 +74,7 @@ impl ClusterView {
 
     /// Nodes with backends that they did not have in an earlier view.
     pub(crate) fn grown_since(&self, before: &Self) -> impl Iterator<Item = &Node> {
-        // Most stand where they stood.
+        // Most nodes stand at the same position as before.
         let there = |at, node| before.nodes.get(at).is_some_and(|old| Arc::ptr_eq(old, node));
         let others = self.nodes.iter().enumerate().filter(move |(at, node)| !there(*at, *node));
         let others = others.map(|(_, node)| (node, before.shared(&node.name)));
@@ -87,7 +87,7 @@ impl ClusterView {
         grown.map(|(node, _)| &**node)
     }
 
-    /// Whether this very node is in it.
+    /// Whether this view has this very node, by its pointer.
     pub fn shares(&self, node: &Arc<Node>) -> bool {
         self.shared(&node.name).is_some_and(|ours| Arc::ptr_eq(ours, node))
     }
@@ -123,7 +123,7 @@ impl ClusterView {
         Some(self.services.as_ref()?.iter().map(|service| service.endpoints.len()).sum())
     }
 
-    /// What is left out of the backends ([`Node::left_out`]), with its node.
+    /// The addresses that are left out of the backends ([`Node::left_out`]), with their nodes.
     pub fn left_out(&self) -> impl Iterator<Item = (&Node, IpAddr)> {
         self.nodes.iter().flat_map(|node| node.left_out.iter().map(move |ip| (&**node, *ip)))
     }
@@ -134,7 +134,7 @@ impl ClusterView {
     }
 }
 
-/// Puts what is in `before` in the place of what is equal to it. Both are in the order of these names.
+/// Replaces elements by equal ones of `before`. Both lists are in the order of these names.
 fn share<T: PartialEq>(all: &mut [Arc<T>], before: &[Arc<T>], name: impl Fn(&T) -> &str) {
     let mut before = before.iter().peekable();
     for one in all {
@@ -150,7 +150,7 @@ fn share<T: PartialEq>(all: &mut [Arc<T>], before: &[Arc<T>], name: impl Fn(&T) 
 pub struct Node {
     /// A DNS-1123 subdomain, as Kubernetes names its nodes.
     pub name: NodeName,
-    /// All of its own that are known and that no other node claims. The first is the one by which the other nodes reach it.
+    /// All known addresses of its own that no other node claims. The first is the one by which the other nodes reach it.
     pub addresses: Vec<IpAddr>,
     /// Where it stands.
     pub zone: Option<Arc<str>>,
@@ -158,7 +158,8 @@ pub struct Node {
     pub pool: Option<Arc<str>>,
     /// In the order of their addresses and ports.
     pub backends: Vec<Backend>,
-    /// What would be a backend by its whole address, in a family in which nobody named an address of the node: it may be the node's own. It is never cut. In order.
+    /// Addresses that would be backends as a whole, in a family in which no address of the node is named: such an address may be the node's own, and is never cut.
+    /// In order.
     pub left_out: Vec<IpAddr>,
 }
 
@@ -169,7 +170,7 @@ impl Node {
     }
 }
 
-/// Where a Service may send a flow.
+/// An address, or a port of one, to which a Service may send a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// The pod's address, or the node's for a host-network pod.
@@ -218,7 +219,7 @@ const LONGEST_REASON: usize = 1_000;
 /// Whether the reason of a flag is short enough.
 ///
 /// # Errors
-/// Where it is not: what was expected, and how long it is.
+/// Where the reason is too long: what was expected, and how long it is.
 pub fn reason_fits(reason: &str) -> Result<(), String> {
     let length = reason.chars().count();
     if length > LONGEST_REASON {

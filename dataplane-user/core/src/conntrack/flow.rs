@@ -100,19 +100,19 @@ pub struct Tuple {
 /// One conntrack entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
-    /// As the client sent it: to the service.
+    /// The direction that the client sends: to the Service.
     pub orig: Tuple,
-    /// As the answer arrives: from the backend, to the client or, with masquerade, to this node.
+    /// The direction of answers: from the backend, to the client or, with masquerade, to this node.
     pub reply: Tuple,
     /// State, where the flow is TCP.
     pub tcp: Option<TcpState>,
-    /// No TCP segment of the reply direction is out of window (`IP_CT_TCP_FLAG_BE_LIBERAL`).
+    /// Whether no TCP segment of the reply direction counts as out of window (`IP_CT_TCP_FLAG_BE_LIBERAL`).
     pub liberal: bool,
     /// [`status`] bits.
     pub status: u32,
     /// The entry's zone.
     pub zone: Option<Zone>,
-    /// The entry's id: a hash of the original direction and of where the entry lies in memory, so one that is made anew may have the same.
+    /// The entry's id: a hash of the original direction and of where the entry lies in memory. So an entry that is made anew may have the same id.
     pub id: u32,
     /// Seconds until the entry expires.
     pub timeout: u32,
@@ -124,7 +124,7 @@ impl Flow {
         SocketAddr::new(self.reply.src.into(), self.reply.src_port)
     }
 
-    /// Whether it lies in this zone (0: the default one). An entry with a zone for one direction alone lies in none: the other direction's is another one.
+    /// Whether the entry is in this zone (0: the default one). An entry with a zone for one direction alone is in none, since its other direction has another zone.
     pub fn is_in(&self, zone: u16) -> bool {
         match self.zone {
             None => zone == 0,
@@ -133,7 +133,7 @@ impl Flow {
         }
     }
 
-    /// Whether it goes elsewhere than its sender said. IPVS changes the reply direction and sets no mark of NAT (`ip_vs_update_conntrack`,
+    /// Whether the flow goes elsewhere than its sender said. IPVS changes the reply direction and sets no NAT status (`ip_vs_update_conntrack`,
     /// net/netfilter/ipvs/ip_vs_nfct.c), so the directions are compared.
     pub fn is_balanced(&self) -> bool {
         (self.reply.src, self.reply.src_port) != (self.orig.dst, self.orig.dst_port)

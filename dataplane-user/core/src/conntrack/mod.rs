@@ -1,4 +1,4 @@
-//! What an entry of the kernel's conntrack table is, and whom one listing of the table serves.
+//! Entries of the kernel's conntrack table, and which readers one listing of the table serves.
 
 mod flow;
 mod turns;

@@ -1,9 +1,9 @@
-//! Whom one listing of the table serves.
+//! Which readers one listing of the table serves.
 
 use crate::Family;
 
-/// Those who wait for a listing of one half of the table. One that begins serves all who wait for it by then. Whoever comes later waits for the next one: the
-/// kernel may have passed by what they want to see.
+/// The readers that wait for a listing of one half of the table. A listing serves all readers that wait for it when it begins. A reader that comes later waits
+/// for the next one, since the kernel may have passed the entries that it wants to see.
 #[derive(Debug)]
 pub struct Turns<T> {
     waiting: Vec<(Family, T)>,
@@ -17,7 +17,7 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// These wait from now on, together. False, and none of them does, where nobody lists any more.
+    /// Adds readers that wait. False where nobody lists any more: then none of them waits.
     pub fn put(&mut self, asked: impl IntoIterator<Item = (Family, T)>) -> bool {
         if !self.closed {
             self.waiting.extend(asked);
@@ -25,12 +25,12 @@ impl<T> Turns<T> {
         !self.closed
     }
 
-    /// Whether nobody waits.
+    /// Whether no reader waits.
     pub const fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// A listing begins: of the half that was waited for longest, for all who wait for that.
+    /// Begins a listing of the half that was waited for longest. Returns all readers that wait for that half.
     pub fn begin(&mut self) -> Option<(Family, Vec<T>)> {
         let (half, _) = self.waiting.first()?;
         let half = *half;
@@ -38,7 +38,7 @@ impl<T> Turns<T> {
         Some((half, served.collect()))
     }
 
-    /// Nobody lists any more: gives those who wait still.
+    /// Nobody lists any more. Returns the readers that still wait.
     pub fn close(&mut self) -> Vec<T> {
         self.closed = true;
         std::mem::take(&mut self.waiting).into_iter().map(|(_, asked)| asked).collect()

@@ -1,4 +1,4 @@
-//! How old the view is whose backends the maps hold, and whether that is too old to cut by it: addresses of pods that went are given to others.
+//! How old the view is whose backends the maps hold, and whether it is too old to cut by: addresses of pods that are gone are given to other pods.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use super::{now::Now, output::Event};
 /// The age of the view.
 #[derive(Debug)]
 pub(super) struct Age {
-    /// From then on nothing is cut by it. `None`: it holds however old it is.
+    /// At this age nothing is cut by the view any more. `None`: the view holds however old it is.
     max: Option<Duration>,
-    /// When its source last said that it is so, by CLOCK_BOOTTIME; before the first view when the agent began.
+    /// When the source last confirmed the view, by CLOCK_BOOTTIME; before the first view, when the agent began.
     confirmed: Duration,
     is_over: bool,
 }
@@ -19,12 +19,12 @@ impl Age {
         Self { max, confirmed: now.boot, is_over: false }
     }
 
-    /// Its source said then (CLOCK_BOOTTIME) that it is so.
+    /// Notes that the source confirmed the view at this time (CLOCK_BOOTTIME).
     pub(super) fn confirm(&mut self, at: Duration) {
         self.confirmed = self.confirmed.max(at);
     }
 
-    /// What follows from the time, where that is news.
+    /// Follows the time. Gives an event where the view became too old, or is so no more.
     pub(super) fn follow(&mut self, now: Now) -> Option<Event> {
         let max = self.max?;
         let is_over = self.left(now).is_some_and(|left| left.is_zero());
@@ -38,12 +38,12 @@ impl Age {
         Some(self.max?.saturating_sub(now.boot.saturating_sub(self.confirmed)))
     }
 
-    /// Whether it is too old, as last followed.
+    /// Whether the view was too old when the time was last followed.
     pub(super) const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// When it is too old (CLOCK_MONOTONIC, ns); `None` where it is, or never will be.
+    /// When the view will be too old (CLOCK_MONOTONIC, ns); `None` where it already is, or never will be.
     pub(super) fn deadline(&self, now: Now) -> Option<u64> {
         self.left(now).filter(|_| !self.is_over).map(|left| now.later(left))
     }

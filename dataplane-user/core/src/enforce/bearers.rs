@@ -7,15 +7,15 @@ use crate::{cluster::NodeName, list::List, plan::Slot};
 /// A node that bears a verdict, or is about to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer {
-    /// Its name; `None` where only its place is known any more.
+    /// The node's name; `None` where only its place is still known.
     pub name: Option<NodeName>,
-    /// Its place.
+    /// The node's place.
     pub slot: Slot,
-    /// What is done with packets to it.
+    /// What is done with packets to the node.
     pub action: Action,
-    /// Since when (CLOCK_MONOTONIC, ns) without a break.
+    /// Since when (CLOCK_MONOTONIC, ns) it bears the verdict without a break.
     pub since: u64,
-    /// A round of challenges counts that began from then on (CLOCK_MONOTONIC, ns): earlier ones asked for less than is cut now.
+    /// Rounds of challenges count that began at this time (CLOCK_MONOTONIC, ns) or later: earlier ones left out clients of what is cut now.
     pub challenge_since: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Bearers {
 }
 
 impl Bearers {
-    /// Puts one in the place of what is there.
+    /// Sets the bearer at a place.
     pub(super) fn put(&mut self, index: u32, bearer: Option<Bearer>) {
         let at = index as usize;
         if self.by_place.get(at).map_or(bearer.is_none(), |there| *there == bearer) {
@@ -39,22 +39,22 @@ impl Bearers {
         *there = bearer;
     }
 
-    /// The one that has this place.
+    /// The bearer at this place.
     pub fn at(&self, index: u32) -> Option<&Bearer> {
         self.by_place.get(index as usize)?.as_ref()
     }
 
-    /// The one that has this place with this generation.
+    /// The bearer at this place with this generation.
     pub fn get(&self, slot: Slot) -> Option<&Bearer> {
         self.at(slot.index).filter(|bearer| bearer.slot == slot)
     }
 
-    /// All of them, by place.
+    /// All bearers, by place.
     pub fn iter(&self) -> impl Iterator<Item = &Bearer> {
         self.by_place.iter().flatten()
     }
 
-    /// Those that are not the same before and now, by place: before, now.
+    /// The bearers that differ, by place: before, now.
     pub fn changed_since<'a>(
         &'a self,
         before: &'a Self,

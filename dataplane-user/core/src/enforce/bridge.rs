@@ -28,11 +28,11 @@ use crate::{
 };
 
 impl Enforcer {
-    /// At the start of an agent. `pinned`: every entry of the `nodes` map that has an owner; `saved`: what an earlier agent saved; `replacement`: what forwards in
-    /// kube-proxy's place, which must be known before anything is cut.
+    /// The Enforcer at the start of an agent. `pinned`: every entry of the `nodes` map that has an owner. `saved`: what an earlier agent saved. `replacement`: what
+    /// forwards in kube-proxy's place, which must be known before anything is cut.
     ///
-    /// Until the first view comes, verdicts that are alive now are renewed where a claim on their node is to be carried out so, whatever
-    /// its cause, but none for longer than such claims last, and none that lapsed meanwhile: an upgrade must not let a node go.
+    /// Until the first view comes, verdicts that are alive now are renewed where a claim of any cause on their node asks for the same action:
+    /// an upgrade must not release a node. No verdict is renewed for longer than such claims last, and none that lapsed meanwhile.
     pub fn bridge(
         pinned: Vec<(u32, NodeEntry)>,
         saved: Saved,
@@ -86,7 +86,7 @@ impl Enforcer {
         this
     }
 
-    /// Has verdicts renewed whose time has come.
+    /// Has the verdicts renewed that are due.
     pub(super) fn bridge_on(&mut self) {
         if self.now.mono < self.next_renewal {
             return;
@@ -105,7 +105,7 @@ impl Enforcer {
             }
         }
         for (field, node) in claimed {
-            // A name that two entries bear, or two claimed nodes, is believed of neither.
+            // A name that two entries or two claimed nodes bear counts for neither of them.
             let Some([(index, entry)]) = bearers.get(&field).map(|bearers| &bearers[..]) else { continue };
             if twice.contains(&field) || self.has_lapsed(*index) {
                 continue;
@@ -121,13 +121,13 @@ impl Enforcer {
         }
     }
 
-    /// Whether a claim renews an entry: only where it would be carried out so, as far as that is known without a view.
+    /// Whether a claim renews an entry: only where it would be carried out with the entry's action, as far as that is known without a view.
     fn holds(&self, node: &NodeName, entry: &NodeEntry, claim: &Claim) -> bool {
         if claim.ended(self.now) {
             return false;
         }
         let mode = if claim.source.automatic() {
-            // In which scopes the node counts is not known yet: any that is released withholds the claim.
+            // The node's scopes are not known yet: any scope whose automatic claims are withheld withholds this one.
             let withheld = self.claims.is_withheld(node, claim.raised, self.now);
             self.told.auto.under(self.most()).filter(|_| !withheld)
         } else {
@@ -140,13 +140,13 @@ impl Enforcer {
         }
     }
 
-    /// Whether nothing that lies in a place is alive: nobody is flagged anew before the first view comes.
+    /// Whether the verdict in a place has lapsed: before the first view comes, none is given anew.
     fn has_lapsed(&self, index: u32) -> bool {
         let alive = |place: &Place| place.entry.until.max(place.may_cut.unwrap_or(0)) > self.now.mono;
         !self.places.get(&index).is_some_and(alive)
     }
 
-    /// What is to be done next, until the first view comes.
+    /// The next thing to do, until the first view comes.
     pub(super) fn poll_bridge(&mut self) -> Option<Output> {
         if let Some((index, entry)) = self.bridging.pop_front() {
             if let Some(place) = self.places.get_mut(&index) {

@@ -1,4 +1,4 @@
-//! From a view and the places of its nodes to what the Enforcer takes. What did not change since the view before is shared with that.
+//! Makes of a view and the places of its nodes what the Enforcer takes. Parts that did not change are shared with the view before.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -25,9 +25,9 @@ struct Members {
 }
 
 impl NewView {
-    /// Of a whole view. `slots`: the place of a node by its name, as long as it exists the same one; one without a place gets nothing, and its traffic flows.
-    /// `before`: the view that was delivered last, from which the delta is worked out, and with which is shared what did not change. When it was read is for the
-    /// caller to say.
+    /// Builds a [`NewView`] of a whole view. `slots`: the place of a node by its name; a node has the same place as long as it exists. A node without a place gets
+    /// no entries, and its traffic flows. `before`: the view that was delivered last; the delta is against it, and parts that did not change are shared with it.
+    /// The caller sets when the view was read.
     pub fn build(
         epoch: Epoch,
         view: Arc<ClusterView>,
@@ -100,7 +100,7 @@ impl Members {
     }
 }
 
-/// Those of the view before, where all nodes are the same and count in the same limits.
+/// The members of the view before, where all nodes are the same and count in the same limits.
 fn same_members(
     before: &NewView,
     view: &ClusterView,
@@ -148,7 +148,7 @@ fn tables(
     tables
 }
 
-/// Whether virtual addresses lead to the same ports of the same Services.
+/// Whether virtual addresses still lead to the same ports of the same Services.
 fn has_same_addresses(before: &ClusterView, view: &ClusterView, changed: &Changed) -> bool {
     let Some(changed) = &changed.services else { return false };
     changed.iter().all(|at| {

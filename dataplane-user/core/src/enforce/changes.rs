@@ -1,20 +1,20 @@
-/// Counts the changes of what outlives the agent.
+/// Counts the changes of the saved state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// All of them.
+    /// All changes.
     pub(super) all: u64,
-    /// As many as there were at the last one that is more than a renewal: that must be saved at once.
+    /// The number of the last change that is more than a renewal: such a change must be saved at once.
     pub(super) urgent: u64,
 }
 
 impl Changes {
-    /// There is another one.
+    /// Counts a change.
     pub(super) fn note(&mut self) {
         self.all += 1;
         self.urgent = self.all;
     }
 
-    /// There is another one, a renewal.
+    /// Counts a change that is a renewal.
     pub(super) fn note_renewal(&mut self) {
         self.all += 1;
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{now::Now, scope::LimitScope};
 use crate::cluster::{FileFlag, NodeName};
 
-/// How long an automatic claim holds whose cause names no end: it lapses unless it is renewed.
+/// How long an automatic claim holds whose cause names no end, unless it is renewed.
 pub(crate) const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
 
 /// Who holds a claim. A node has at most one claim of each.
@@ -27,21 +27,23 @@ pub enum Source {
 }
 
 /// Why a node is claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimCause {
     /// A person wants it.
     Operator,
     /// Another system reports it.
     External,
-    /// Its workloads owe answers and are prevented.
+    /// Its workloads owe answers and cannot give them.
     Hung,
     /// It does not answer at all.
     Unreachable,
 }
 
 impl Source {
-    /// The cause of its claims.
+    /// The cause of this source's claims.
     pub const fn cause(&self) -> ClaimCause {
         match self {
             Self::Cli | Self::File => ClaimCause::Operator,
@@ -51,7 +53,7 @@ impl Source {
         }
     }
 
-    /// Whether no person made its claims: limits hold for these, and they always end.
+    /// Whether this source's claims are automatic, made by no person: limits hold for them, and they always end.
     pub const fn automatic(&self) -> bool {
         !matches!(self, Self::Cli | Self::File)
     }
@@ -111,11 +113,11 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// As it is held from now on in place of `before`, the claim of the same source.
+    /// The claim as it is held from now on, in place of `before`, the claim of the same source.
     pub fn raise(new: NewClaim, before: Option<&Self>, now: Now) -> Self {
         let automatic = new.source.automatic();
         let goes_on = before.filter(|before| match before.source {
-            // A file that is read again gives a flag no new time, wherever the wall clock was set meanwhile.
+            // Reading the file again does not move a flag's end, even where the wall clock was set meanwhile.
             Source::File => before.until == new.until,
             _ => automatic && !before.ended(now),
         });
@@ -139,8 +141,8 @@ impl Claim {
         }
     }
 
-    /// Whether it does no more than go on from `before`, the claim in whose place it stands: an automatic one that ends no sooner. Whoever finds the one before in
-    /// its stead ends it too soon, and cuts nobody for longer.
+    /// Whether this claim only prolongs `before`, which it replaces: an automatic claim that ends no sooner. An agent that finds `before` saved instead ends the
+    /// claim too soon, and cuts nobody for longer.
     pub(super) fn renews(&self, before: &Self, now: Now) -> bool {
         let goes_on = self.source == before.source && self.raised == before.raised && !before.ended(now);
         let sooner = match (self.remaining(now), before.remaining(now)) {
@@ -150,13 +152,13 @@ impl Claim {
         self.source.automatic() && goes_on && !sooner
     }
 
-    /// Whether it is over. An end in wall time is held against both clocks, and the first to pass it counts: a wall clock
-    /// that is set back cannot prolong a claim, and one that is put right ends it in time.
+    /// Whether the claim is over. An end in wall time is compared with both clocks, and the first to pass it counts: a wall clock
+    /// that is set back cannot prolong a claim, and one that is corrected ends it in time.
     pub fn ended(&self, now: Now) -> bool {
         self.ends.is_some_and(|ends| ends <= now.boot) || self.until.is_some_and(|until| until <= now.wall)
     }
 
-    /// How long it still holds; `None` where nothing but its withdrawal ends it.
+    /// How long the claim still holds; `None` where nothing but its withdrawal ends it.
     pub fn remaining(&self, now: Now) -> Option<Duration> {
         let by_boot = self.ends.map(|ends| ends.saturating_sub(now.boot));
         let by_wall = self.until.map(|until| left(until, now));
@@ -164,7 +166,7 @@ impl Claim {
     }
 }
 
-/// How long it is until the wall clock says so.
+/// How long it is until the wall clock shows `until`.
 fn left(until: Timestamp, now: Now) -> Duration {
     Duration::try_from(until.duration_since(now.wall)).unwrap_or(Duration::ZERO)
 }
@@ -178,13 +180,13 @@ pub struct First {
     pub raised: Duration,
 }
 
-/// What outlives the agent: every claim, and what the limits remember.
+/// The saved state, which outlives the agent: every claim, and what the limits remember.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// Every claim and its node.
     pub claims: Vec<(NodeName, Claim)>,
-    /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
+    /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
     pub released: Vec<(LimitScope, Duration)>,
-    /// Claims that were withheld and are gone, and when they were first raised.
+    /// Claims that are gone and were withheld, and when each was first raised.
     pub gone: Vec<(NodeName, Source, First)>,
 }

@@ -1,4 +1,4 @@
-//! All claims, and what follows from those of a node: whether it is to be cut, and until when.
+//! All claims, and what the claims of a node decide: whether the node is to be cut, and until when.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,15 +43,15 @@ pub(super) struct Claims {
     shown: ShownClaims,
     /// A claim of the file, or how it stands, changed.
     file_changed: bool,
-    /// Nodes to be decided on anew.
+    /// Nodes to decide on anew.
     dirty: BTreeSet<NodeName>,
     all_dirty: bool,
-    /// As what they are carried out at most.
+    /// The strongest mode in which claims are carried out.
     most: Mode,
-    /// All scopes are to be held against their limits anew.
+    /// All scopes are to be checked against their limits anew.
     scopes_dirty: bool,
     changes: Changes,
-    /// When the next claim ends, by what was left when that was last looked at (CLOCK_MONOTONIC, ns).
+    /// When the next claim ends (CLOCK_MONOTONIC, ns), by the clocks when this was last worked out.
     next_end: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Claims {
             all_dirty: true,
             scopes_dirty: false,
             changes: Changes::default(),
-            // What was saved is looked through first.
+            // At once: some of the saved claims may be over.
             next_end: Some(0),
         }
     }
@@ -81,7 +81,7 @@ impl Claims {
         self.held.get(node, source)
     }
 
-    /// Raises a claim, or renews it. Gives the one that it replaces, where that was not over.
+    /// Raises a claim, or renews it. Returns the claim that it replaces, where that one was not over.
     pub(super) fn raise(&mut self, node: &NodeName, new: NewClaim, now: Now) -> Option<Claim> {
         let before = self.get(node, &new.source).cloned();
         let source = new.source.clone();
@@ -99,14 +99,14 @@ impl Claims {
         live
     }
 
-    /// A claim is gone. Where it was withheld, its cause must not get around the five minutes by raising it anew.
+    /// Notes a claim that is gone. Where it was withheld, its source must not get around the five minutes by raising it anew.
     fn note_gone(&mut self, node: &NodeName, claim: &Claim, now: Now) {
         if claim.source.automatic() && self.is_withheld(node, claim.raised, now) {
             self.gone.note(node, claim);
         }
     }
 
-    /// Whether an automatic claim on the node that was first raised then would be withheld. A node that the view lacks may count
+    /// Whether an automatic claim on the node, first raised at `raised`, would be withheld. A node that the view lacks may count
     /// in any scope once it is back.
     pub(super) fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
         let withholds = |withheld: &Withheld| withheld.lasts(now) && raised <= withheld.since;
@@ -116,9 +116,9 @@ impl Claims {
         }
     }
 
-    /// Puts a claim in the place of what the source held.
+    /// Puts a claim in place of the source's claim.
     pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>, now: Now) {
-        // One that is over is not held, but for the file's: it stands in the file.
+        // A claim that is over is not held, except the file's, which still stands in the file.
         let claim = claim.filter(|claim| *source == Source::File || !claim.ended(now));
         let before = self.get(node, source);
         if before == claim.as_ref() {
@@ -139,7 +139,7 @@ impl Claims {
         self.dirty.insert(node.clone());
     }
 
-    /// Takes a claim back. Whether there was one.
+    /// Withdraws a claim. Whether there was one.
     pub(super) fn withdraw(&mut self, node: &NodeName, source: &Source, now: Now) -> bool {
         let was = self.get(node, source).is_some();
         if was {
@@ -148,7 +148,7 @@ impl Claims {
         was
     }
 
-    /// These are all claims of a source. Gives the nodes that it claims now and did not, and those that it claims no more.
+    /// Replaces all claims of a source. Returns the nodes that it newly claims, and those that it claims no more.
     pub(super) fn replace(
         &mut self,
         source: &Source,
@@ -169,7 +169,7 @@ impl Claims {
         (came, went)
     }
 
-    /// Drops claims that are over, and gives them. One of the file stays: it stands in the file.
+    /// Drops claims that are over, and returns them. A claim of the file stays, since it still stands in the file.
     pub(super) fn expire(&mut self, now: Now) -> Vec<(NodeName, Source)> {
         if self.next_end.is_none_or(|end| end > now.mono) {
             return Vec::new();
@@ -187,14 +187,14 @@ impl Claims {
     }
 
     fn find_next_end(&mut self, now: Now) {
-        // One that is over is to be dropped at once, but for the file's.
+        // A claim that is over is to be dropped at once, except the file's.
         let stays = |claim: &&Claim| claim.source == Source::File && claim.ended(now);
         let claims = self.held.iter().flat_map(|(_, claims)| claims).filter(|claim| !stays(claim));
         let left = claims.filter_map(|claim| claim.remaining(now)).min();
         self.next_end = left.map(|left| now.later(left));
     }
 
-    /// From now on these nodes exist.
+    /// Takes over the nodes and scopes of a view.
     pub(super) fn open(&mut self, view: &NewView) {
         if Arc::ptr_eq(&self.members, &view.members) {
             return;
@@ -204,14 +204,14 @@ impl Claims {
         self.all_dirty = true;
     }
 
-    /// As what they are carried out at most from now on. Whether that is news.
+    /// Sets the strongest mode in which claims are carried out. Whether it changed.
     pub(super) fn set_most(&mut self, most: Mode) -> bool {
         let is_news = std::mem::replace(&mut self.most, most) != most;
         self.all_dirty |= is_news;
         is_news
     }
 
-    /// Has every node decided on anew of which a claim has an end: as time goes by, ends come nearer and the wall clock is set.
+    /// Has every node with a claim that ends decided on anew: ends come nearer, and the wall clock may have been set.
     pub(super) fn refresh(&mut self, now: Now) {
         let ends =
             |claims: &[Claim]| claims.iter().any(|claim| claim.ends.is_some() || claim.until.is_some());
@@ -221,7 +221,7 @@ impl Claims {
         self.find_next_end(now);
     }
 
-    /// Decides on the nodes whose claims changed, and on those whom a limit concerns. Gives these nodes, and which limits were
+    /// Decides on the nodes whose claims changed, and on those that a limit concerns. Returns these nodes, and which limits were
     /// crossed.
     pub(super) fn settle(&mut self, now: Now) -> (BTreeSet<NodeName>, Vec<Crossed>) {
         let mut names = std::mem::take(&mut self.dirty);
@@ -257,7 +257,7 @@ impl Claims {
         (names, crossed)
     }
 
-    /// What counts of a node in the limits, and where.
+    /// What of a node counts in the limits, and in which scopes.
     fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
         let member = self.members.get(node)?;
         let claims = || self.held.of(node).iter().filter(|claim| !claim.ended(now));
@@ -312,7 +312,7 @@ impl Claims {
         }
     }
 
-    /// What the claims of a node come to.
+    /// The decision that follows from the claims on a node.
     pub(super) fn decision(&self, node: &str) -> Option<&Decision> {
         self.decisions.get(node)
     }
@@ -332,7 +332,7 @@ impl Claims {
         self.held.of_file()
     }
 
-    /// Whether a claim of the file, or how it stands, changed since this was last asked.
+    /// Whether a claim of the file, or how it stands, changed since the last call.
     pub(super) fn file_has_changed(&mut self) -> bool {
         std::mem::take(&mut self.file_changed)
     }
@@ -342,7 +342,7 @@ impl Claims {
         self.held.nodes()
     }
 
-    /// How many nodes of the view a person flagged, but for `other`, as it was last settled.
+    /// How many nodes of the view a person flagged, not counting `other`, as of the last [`Self::settle`].
     pub(super) fn flagged_by_persons(&self, other: &str) -> usize {
         self.limits.persons_but_for(other) as usize
     }
@@ -352,29 +352,29 @@ impl Claims {
         self.limits.withheld().cloned().collect()
     }
 
-    /// The same for the log, of one scope.
+    /// That the automatic claims of one scope are withheld, for the log.
     pub(super) fn withheld_in(&self, scope: &LimitScope) -> Option<Event> {
         let withheld = self.limits.withheld().find(|withheld| withheld.scope == *scope)?;
         Some(Event::Withheld(withheld.clone(), self.limits.automatic(scope).cloned().collect()))
     }
 
-    /// When something ends (CLOCK_MONOTONIC, ns), as far as that can be known.
+    /// When the next claim or withholding ends (CLOCK_MONOTONIC, ns), as far as that can be known.
     pub(super) fn next_end(&self, now: Now) -> Option<u64> {
         let over = self.limits.next_over().map(|over| now.later(over.saturating_sub(now.boot)));
         self.next_end.into_iter().chain(over).min()
     }
 
-    /// What outlives the agent is to be saved once more.
+    /// Has the state saved once more.
     pub(super) fn bump(&mut self) {
         self.changes.note();
     }
 
-    /// Of what outlives the agent.
+    /// The changes of the state to save.
     pub(super) fn changes(&self) -> Changes {
         self.changes
     }
 
-    /// What outlives the agent, as it was last settled.
+    /// The state to save, as of the last [`Self::settle`].
     pub(super) fn to_save(&self) -> ToSave {
         let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
         ToSave { claims: self.shown.clone(), released: released.collect(), gone: self.gone.clone() }

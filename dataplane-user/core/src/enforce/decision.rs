@@ -1,4 +1,4 @@
-//! What the claims of a node come to.
+//! The decision that follows from the claims on a node.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::plan::Mode;
 
-/// What the claims of a node come to.
+/// How the claims on a node are carried out, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) mode: Mode,
-    /// When the last of the claims ends that this follows from (CLOCK_MONOTONIC, ns); `None` where one of them has no end.
+    /// When the last of the claims that led to this ends (CLOCK_MONOTONIC, ns); `None` where one of them has no end.
     pub(super) ends: Option<u64>,
 }
 
 impl Decision {
-    /// Of these claims, which stand so; `None` where none is carried out.
+    /// The decision for these claims and how they stand; `None` where none is carried out.
     pub(super) fn of(shown: &[ShownClaim], now: Now) -> Option<Self> {
         [Mode::Enforce, Mode::Observe].into_iter().find_map(|mode| follow(shown, mode, now))
     }
 }
 
-/// What those claims come to that are carried out in that way; `None` where there are none.
+/// The decision for those claims that are carried out in this mode; `None` where there are none.
 fn follow(shown: &[ShownClaim], mode: Mode, now: Now) -> Option<Decision> {
     let standing = match mode {
         Mode::Enforce => Standing::Enforced,

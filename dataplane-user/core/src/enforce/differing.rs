@@ -1,4 +1,4 @@
-//! Nodes' entries and exempted ports as they were read in the maps, beside what everybody was told of them.
+//! Compares nodes' entries and exempt ports as read in the maps with what [`World`] says of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use nodefence_common::{NodeEntry, PortKey, Verdict, port_flags};
 use super::world::World;
 use crate::plan::{Slot, name_field};
 
-/// What is not as it should be.
+/// Entries and keys that are not as they should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differing {
     /// Places.
     pub nodes: BTreeSet<u32>,
-    /// Keys of what is exempt.
+    /// Keys of exemptions.
     pub ports: BTreeSet<PortKey>,
 }
 
 impl Differing {
-    /// What differs here and there. A verdict that is on its way into the map differs once.
+    /// What differs in both comparisons. A verdict that is on its way into the map differs in one only.
     pub fn both(&self, other: &Self) -> Self {
         Self {
             nodes: self.nodes.intersection(&other.nodes).copied().collect(),
@@ -25,20 +25,20 @@ impl Differing {
         }
     }
 
-    /// How many.
+    /// How many entries and keys differ.
     pub fn len(&self) -> usize {
         self.nodes.len() + self.ports.len()
     }
 
-    /// Whether there is none.
+    /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl World {
-    /// Holds what was read against this. `nodes`: every entry, by its place; `exempt`: every key of what is exempt with its flags; `now`: CLOCK_MONOTONIC, ns. Nodes whose entry
-    /// could not be written are tried again as it is, and left out.
+    /// Compares what was read with this. `nodes`: every entry, by its place. `exempt`: every key of an exemption with its flags. `now`: CLOCK_MONOTONIC, ns. Nodes
+    /// whose entry could not be written are left out: their write is tried again anyway.
     pub fn differing(&self, nodes: &[NodeEntry], exempt: &[(PortKey, u32)], now: u64) -> Differing {
         let mut differing = Differing::default();
         let Some(view) = &self.view else { return differing };
@@ -66,7 +66,7 @@ impl World {
             }
         }
         let (wanted, there) = (self.exemptions().keys(), exempt.iter().copied().collect::<BTreeMap<_, _>>());
-        // What is to be cut at an address that passes may have found no room. It passes, and is tried again.
+        // A port to be cut at an address that passes may have found no room in the map. The port passes, and the write is tried again.
         let is_missing =
             |(key, flags): &(&PortKey, &u32)| **flags == port_flags::EXEMPT && !there.contains_key(*key);
         let missing = wanted.iter().filter(is_missing).map(|(key, _)| *key);
@@ -75,14 +75,14 @@ impl World {
         differing
     }
 
-    /// The action of the verdict that a place bears by what everybody was told.
+    /// The action of the verdict that a place bears, as this says.
     fn told(&self, slot: Slot) -> Option<u32> {
         let bearer = self.enforced.get(slot).or_else(|| self.observed.get(slot));
         bearer.map(|bearer| bearer.action as u32)
     }
 }
 
-/// The action of a verdict that holds.
+/// The action of an entry whose verdict holds.
 fn verdict(entry: &NodeEntry, now: u64) -> Option<u32> {
     (entry.verdict == Verdict::Flagged as u32 && entry.until > now).then_some(entry.action)
 }

@@ -1,7 +1,7 @@
-//! What must lie in the map so that no cut takes from a Service all that it has, and what lies there.
+//! Exemptions: which keys must lie in the map so that no cut leaves a Service with nothing, and which lie there.
 //!
-//! It is worked out for every view whose backends the map may hold: the one that was written last, and those that were handed
-//! out since.
+//! Exemptions are worked out for every view whose backends the map may hold: the one that was written last, and those that were
+//! handed out since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::plan::{At, ExemptPort, NodeTables, Slot, Why};
 
-/// For which port a key is needed, and whose verdicts together make it so.
+/// A port for which a key is needed, and the nodes whose verdicts together make it so.
 #[derive(Clone, Debug)]
 pub(super) struct Blame {
     pub(super) port: ExemptPort,
@@ -35,7 +35,7 @@ pub(super) struct Blame {
 struct Open {
     epoch: Epoch,
     shortage: Shortage,
-    /// They say which addresses are backends as a whole.
+    /// The view's tables: they say which addresses are backends as a whole.
     tables: Arc<NodeTables>,
 }
 
@@ -44,17 +44,17 @@ struct Open {
 pub(super) struct Exempt {
     /// The oldest first.
     views: Vec<Open>,
-    /// Of the latest view, were what is only observed enforced as well.
+    /// The shortage of the latest view as it would be if observed nodes were cut too.
     would: Option<(Epoch, Shortage)>,
     /// Nodes that are cut or are about to be.
     cut: BTreeSet<Slot>,
-    /// Nodes that would be.
+    /// Nodes that are only observed.
     observed: BTreeSet<Slot>,
     keys: Keys,
 }
 
 impl Exempt {
-    /// A node is cut or about to be, or is so no more.
+    /// Sets whether a node is cut or about to be.
     pub(super) fn set_cut(&mut self, slot: Slot, cut: bool) {
         if cut == self.cut.contains(&slot) {
             return;
@@ -76,7 +76,7 @@ impl Exempt {
         }
     }
 
-    /// A node would be cut were what is observed enforced, or would be so no more.
+    /// Sets whether a node is only observed.
     pub(super) fn set_observed(&mut self, slot: Slot, observed: bool) {
         self.change_would(slot, |this| {
             if observed {
@@ -100,7 +100,7 @@ impl Exempt {
         }
     }
 
-    /// Backends of this view may lie in the map from now on. `since`: what changed since another view, where that is known.
+    /// Takes note that backends of this view may lie in the map from now on. `since`: what changed since another view, where that is known.
     pub(super) fn open(&mut self, view: &NewView, since: Option<(Epoch, &Reindexed)>) {
         let index = &view.exempt;
         let is_cut = |slot| self.cut.contains(&slot);
@@ -130,7 +130,7 @@ impl Exempt {
         self.would = Some((view.epoch, would));
     }
 
-    /// Only backends of this view lie in the map from now on.
+    /// Takes note that only backends of this view lie in the map from now on.
     pub(super) fn written(&mut self, epoch: Epoch) {
         self.keys.settle();
         for gone in self.views.extract_if(.., |view| view.epoch != epoch) {
@@ -138,36 +138,36 @@ impl Exempt {
         }
     }
 
-    /// No backend of this view came into the map.
+    /// Takes note that no backend of this view came into the map.
     pub(super) fn forget(&mut self, epoch: Epoch) {
         for gone in self.views.extract_if(.., |view| view.epoch == epoch) {
             gone.release(&mut self.keys);
         }
     }
 
-    /// The next key that must be written, or removed, before verdicts are.
+    /// The next key to write or remove before verdicts are written.
     pub(super) fn next_before(&mut self) -> Option<Output> {
         self.keys.next_before()
     }
 
-    /// Whether nothing is missing that is needed.
+    /// Whether all that must pass is exempt in the map.
     pub(super) fn whole(&self) -> bool {
         self.keys.whole()
     }
 
-    /// The next key that must be written, or removed, once verdicts are, and the node of which more is cut then.
+    /// The next key to write or remove once verdicts are written, and the node of which more is cut then.
     pub(super) fn next_after(&mut self) -> Option<(Output, Option<Slot>)> {
         let (output, slot) = self.keys.next_after()?;
         Some((output, slot.filter(|slot| self.cut.contains(slot))))
     }
 
-    /// A key could not be written, or removed: whether it lies there is not known. Whether something cannot pass therefore.
+    /// Takes note that a key could not be written or removed: whether it lies in the map is not known. Returns whether something that must pass therefore may not.
     pub(super) fn failed(&mut self, key: PortKey, again: u64) -> bool {
         self.keys.failed(key, again);
         self.keys.must_pass(&key)
     }
 
-    /// Has those tried again whose time has come.
+    /// Has failed writes tried again that are due.
     pub(super) fn retry(&mut self, now: u64) {
         self.keys.retry(now);
     }
@@ -177,19 +177,19 @@ impl Exempt {
         self.keys.next_retry()
     }
 
-    /// These keys were read in the map with their values, all of them where `whole`. What was read may be old by now, so it proves nothing: a key
-    /// that is needed is written again. Returns how many differed from what was believed.
+    /// Takes these keys as read in the map with their values; where `whole`, they are all keys of the map. What was read may be old by now and proves
+    /// nothing, so a needed key that differs is written again. Returns how many keys differed from what was believed.
     pub(super) fn found(&mut self, keys: &[(PortKey, u32)], whole: bool) -> usize {
         self.keys.found(keys, whole)
     }
 
-    /// The ports that need a key, and whose verdicts make it so. Costs in proportion to what is exempt: asked only where a write failed.
+    /// The ports that need a key, and whose verdicts make it so. Costs in proportion to all exemptions: called only where a write failed.
     pub(super) fn blame(&self, key: PortKey) -> Vec<Blame> {
         let mut blames = Vec::new();
         for view in &self.views {
             let index = view.shortage.index();
             let its_own = self.keys.passes(&key);
-            // All of an address needs its key, and that no port is cut which nobody names.
+            // Every exempt port of an address needs the address' own key, and needs that no key cuts a port which nobody names.
             let of_key = view.shortage.ports().iter().filter(|(port, _)| match its_own {
                 true => port.key() == key,
                 false => Addr::from(port.address) == key.addr,
@@ -210,12 +210,12 @@ impl Exempt {
         blames
     }
 
-    /// What is exempt under the latest view.
+    /// The ports that are exempt under the latest view.
     pub(super) fn ports(&self) -> ExemptPorts {
         self.views.last().map(|view| view.shortage.ports().clone()).unwrap_or_default()
     }
 
-    /// How many more ports of the latest view would be exempt, were what is observed enforced.
+    /// How many more ports of the latest view would be exempt if observed nodes were cut too.
     pub(super) fn would(&self) -> usize {
         let would = self.would.as_ref().map_or(0, |(_, would)| would.ports().len());
         would.saturating_sub(self.views.last().map_or(0, |view| view.shortage.ports().len()))
@@ -226,7 +226,7 @@ impl Exempt {
         self.cut.contains(&slot)
     }
 
-    /// Whether what it would cut is counted.
+    /// Whether the node is only observed: packets that would be cut are counted.
     pub(super) fn is_observed(&self, slot: Slot) -> bool {
         self.observed.contains(&slot)
     }
@@ -237,7 +237,7 @@ impl Exempt {
         self.cut.iter().copied()
     }
 
-    /// The nodes of which is counted what would be cut, by place.
+    /// The nodes that are only observed, by place.
     #[cfg(test)]
     pub(super) fn observed(&self) -> impl Iterator<Item = Slot> {
         self.observed.iter().copied()
@@ -245,7 +245,7 @@ impl Exempt {
 }
 
 impl Open {
-    /// Has the keys follow where other ports of an address are exempt than before.
+    /// Updates the keys of an address of which `before` was exempt and `now` is.
     fn note(&self, keys: &mut Keys, at: At, before: &BTreeSet<ExemptPort>, now: &BTreeSet<ExemptPort>) {
         let index = self.shortage.index();
         let Some(slot) = before.union(now).next().map(|port| index.slot(port)) else { return };
@@ -272,14 +272,14 @@ impl Open {
         before.difference(now).for_each(|port| keys.unneed(port.key(), Says::Pass));
     }
 
-    /// No backend of it lies in the map any more.
+    /// Gives up the keys of this view: none of its backends lies in the map any more.
     fn release(&self, keys: &mut Keys) {
         for (at, ports) in self.addresses() {
             self.note(keys, at, &ports, &BTreeSet::new());
         }
     }
 
-    /// All that is exempt, by address.
+    /// All exempt ports, by address.
     fn addresses(&self) -> BTreeMap<At, BTreeSet<ExemptPort>> {
         let ports: Vec<ExemptPort> = self.shortage.ports().iter().map(|(port, _)| *port).collect();
         by_address(&ports)

@@ -13,7 +13,7 @@ use super::{
 use crate::cluster::Backend;
 
 impl Enforcer {
-    /// What [`Enforcer::poll`] gave last could not be done.
+    /// Takes note that the last output of [`Enforcer::poll`] could not be carried out.
     pub fn failed(&mut self, output: Output, error: Arc<str>, now: Now) {
         let sent = self.sent.take();
         self.now = now;
@@ -34,7 +34,7 @@ impl Enforcer {
         self.answer();
     }
 
-    /// The node's entry is tried again each second. Until it is written, or has lapsed, the node counts as cut where either of the two entries cuts.
+    /// A node's entry that failed is tried again each second. Until it is written or has lapsed, the node counts as cut where either the old or the new entry cuts.
     fn node_failed(&mut self, index: u32, before: Before, error: Arc<str>) {
         let again = self.now.mono.saturating_add(SECOND);
         let Some(place) = self.places.get_mut(&index) else { return };
@@ -55,7 +55,7 @@ impl Enforcer {
         self.touch(index);
         let Some(name) = name else { return };
         if self.refuse(&name, &Refusal::NotWritten(Arc::clone(&error))) {
-            // Nobody must take for cut what may not be: what was written of it is taken back at once.
+            // Nobody must take a node for cut that may not be cut: its verdict is taken back at once.
             if let Some(place) = self.places.get_mut(&index) {
                 place.again = None;
             }
@@ -67,8 +67,9 @@ impl Enforcer {
         }
     }
 
-    /// Nothing may be cut that must be exempt. Of the nodes that together need it, those are not cut whose verdict is not written yet: the older ones
-    /// go on as they are. Where all verdicts are written, the node of the port is released. What is to be cut of an address that passes holds up nothing: it passes.
+    /// Nothing may be cut that must be exempt. Of the nodes whose verdicts together need the exemption, those are not cut whose verdict is not written yet;
+    /// the others stay cut. Where all verdicts are written, the node of the port is released. A failed key that cuts a port of an exempt address holds up nothing:
+    /// the port passes.
     fn key_failed(&mut self, key: PortKey, error: &Arc<str>) {
         let until = self.now.mono.saturating_add(SECOND);
         if !self.exempt.failed(key, until) {

@@ -1,19 +1,19 @@
-//! When claims that are gone were first raised: what a limit withheld does not come back as new.
+//! When claims that are gone were first raised: a claim that a limit withheld does not come back as new.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::claim::{Claim, First, Source};
 use crate::cluster::NodeName;
 
-/// Of so many claims it is remembered; more than three sources have in the largest cluster. Of what is beyond it nothing is.
+/// How many claims are remembered: more than three sources have in the largest cluster. Claims beyond that are forgotten.
 const MOST: usize = 16_384;
 
-/// By node and source. A clone costs nothing.
+/// When withheld claims were first raised, by node and source. A clone costs nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Gone(Arc<BTreeMap<(NodeName, Source), First>>);
 
 impl Gone {
-    /// This claim is gone.
+    /// Remembers a claim that is gone.
     pub(super) fn note(&mut self, node: &NodeName, claim: &Claim) {
         let key = (node.clone(), claim.source.clone());
         if self.0.len() < MOST || self.0.contains_key(&key) {
@@ -29,14 +29,14 @@ impl Gone {
         self.0.get(&(node.clone(), source.clone())).copied()
     }
 
-    /// Nothing is withheld any more.
+    /// Forgets all claims, since nothing is withheld any more.
     pub(super) fn forget(&mut self) {
         if !self.0.is_empty() {
             self.0 = Arc::default();
         }
     }
 
-    /// All of it, by the nodes' names.
+    /// All remembered claims, by the nodes' names.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeName, &Source, &First)> {
         self.0.iter().map(|((node, source), first)| (node, source, first))
     }
@@ -76,13 +76,13 @@ mod tests {
         };
         gone.note(&"more".into(), &claim);
         assert_eq!((gone.iter().count(), gone.first(&"more".into(), &Source::Hung)), (MOST, None));
-        // What is remembered already takes no more room.
+        // A claim that is remembered already takes no more room.
         gone.note(&"n7".into(), &claim);
         assert_eq!(gone.first(&"n7".into(), &Source::Hung).unwrap().raised, Duration::from_secs(2));
         gone.forget();
         gone.note(&"more".into(), &claim);
         assert_eq!(gone.iter().count(), 1);
-        // A file that somebody else wrote is not believed beyond it either.
+        // The bound holds for a file that somebody else wrote, too.
         assert_eq!(all(1).collect::<Gone>().iter().count(), MOST);
     }
 }

@@ -1,4 +1,4 @@
-//! Which claims there are, by node. What follows from them is [`super::claims`]' matter.
+//! Which claims there are, by node. [`super::claims`] decides what follows from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ impl Held {
         self.by_node.get(node).map_or(&[][..], |claims| &claims[..])
     }
 
-    /// Puts a claim in the place of what the source held.
+    /// Puts a claim in place of the source's claim.
     pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>) {
         if *source == Source::File {
             if claim.is_some() {
@@ -45,7 +45,7 @@ impl Held {
         }
     }
 
-    /// Drops claims that are over, and gives them, and the nodes of which one is. One of the file stays: it stands in the file.
+    /// Drops claims that are over. Returns them, and the nodes that have a claim that is over. A claim of the file stays, since it still stands in the file.
     pub(super) fn expire(&mut self, now: Now) -> (Vec<(NodeName, Claim)>, Vec<NodeName>) {
         let mut over = Vec::new();
         let mut nodes = Vec::new();

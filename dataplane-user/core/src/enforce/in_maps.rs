@@ -9,7 +9,7 @@ use crate::plan::{Delta, LeftOut, NodeTables, Tables};
 #[derive(Debug, Default)]
 pub struct InMaps(Option<Known>);
 
-/// What was written.
+/// The tables that were written.
 #[derive(Debug)]
 struct Known {
     epoch: Epoch,
@@ -18,11 +18,11 @@ struct Known {
 }
 
 impl InMaps {
-    /// A plan is about to be written: nothing is known until that is done ([`Self::written`]). What must be written: against what was written last, where
-    /// the plan says that nothing else lies there; else against what `read` finds there.
+    /// Begins to write a plan: until [`Self::written`], what lies in the maps is not known. Returns what must be written: the difference to the tables that
+    /// were written last, where the plan says that nothing else lies there; else the difference to what `read` finds.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Where `read` fails.
     pub fn begin<E>(
         &mut self,
         plan: &TablesPlan,
@@ -34,12 +34,12 @@ impl InMaps {
         }
     }
 
-    /// The plan is written, but for what did not fit.
+    /// Takes note that the plan is written, but for what did not fit.
     pub fn written(&mut self, plan: &TablesPlan, left_out: LeftOut) {
         self.0 = Some(Known { epoch: plan.epoch, tables: Arc::clone(&plan.tables), left_out });
     }
 
-    /// What lies in the maps, and what did not fit of it.
+    /// The tables in the maps, and what of them did not fit.
     pub fn tables(&self) -> Option<(&Arc<NodeTables>, &LeftOut)> {
         self.0.as_ref().map(|known| (&known.tables, &known.left_out))
     }

@@ -1,4 +1,5 @@
-//! What kube-proxy on this node, or of a headless Service its clients, may use of each Service: of a view, and independent of who is cut. Views that follow each other share what did not change.
+//! Which endpoints of each Service may be used: by kube-proxy on this node, or by the clients of a headless Service. The index is of one view and does
+//! not depend on which nodes are cut. Views that follow each other share what did not change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,19 +14,19 @@ use crate::{
     proxy::Mode as ProxyMode,
 };
 
-/// All that traffic to one port of a Service may use under one policy. Where all of it is on nodes that are cut, a cut would
-/// leave the Service with nothing: then these ports are exempt.
+/// All endpoints that traffic to one port of a Service may use under one policy. Where all of them are on nodes that are cut, the
+/// Service would be left with nothing: then these ports are exempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// For what it is exempt then.
+    /// For what the ports are exempt then.
     pub reason: ExemptFor,
     service: Arc<Service>,
-    /// Which endpoints may be used, by their places in the Service; `None` for all, as it is nearly everywhere. The view has them anyway.
+    /// Which endpoints may be used, by their positions in the Service; `None` for all of them, the usual case. The view has the endpoints.
     which: Option<Box<[u32]>>,
 }
 
 impl Target {
-    /// What may be used, in the order of the Service's endpoints.
+    /// The ports that may be used, in the order of the Service's endpoints.
     pub fn usable(&self) -> impl Iterator<Item = ExemptPort> + '_ {
         let endpoints = &self.service.endpoints[..];
         let all = if self.which.is_none() { endpoints } else { &[] };
@@ -37,7 +38,7 @@ impl Target {
             .filter_map(move |endpoint| ExemptPort::of(&self.service, port, endpoint, endpoint.node))
     }
 
-    /// How many that are.
+    /// How many ports may be used.
     pub(super) fn count(&self) -> usize {
         self.which.as_ref().map_or(self.service.endpoints.len(), |which| which.len())
     }
@@ -46,9 +47,9 @@ impl Target {
 /// The targets of a Service that can become exempt.
 #[derive(Clone, Debug, Default)]
 struct Targets {
-    /// The number of the first one. The others follow.
+    /// The number of the first target. The others follow.
     first: u32,
-    /// `None` where there is none.
+    /// The targets; `None` where there is none.
     all: Option<Arc<[Target]>>,
 }
 
@@ -58,17 +59,17 @@ impl Targets {
     }
 }
 
-/// What a node has of a target.
+/// A node's part of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     service: u32,
-    /// Among those of the Service.
+    /// The target's position among those of the Service.
     target: u32,
-    /// How many of what it may use.
+    /// How many of the target's usable ports are on the node.
     count: u32,
 }
 
-/// What nodes have of targets.
+/// Nodes' parts of targets.
 type Parts = BTreeMap<Slot, Vec<Part>>;
 
 /// All targets of a view that can become exempt, and those of each node.
@@ -80,9 +81,9 @@ pub struct ExemptIndex {
     services: List<Targets>,
     /// How many targets there are.
     targets: u32,
-    /// By a target's number, how many ports it may use: what is left of it while nobody is cut. Some numbers belong to no target any more.
+    /// By a target's number, how many ports it may use: what is left of it while no node is cut. Some numbers belong to no target any more.
     sizes: Vec<u32>,
-    /// By the place of a node: its generation, and what the node has.
+    /// By the place of a node: its generation, and its parts of targets.
     parts: List<Option<(u32, Arc<[Part]>)>>,
     untied: Untied,
     named: Named,
@@ -90,17 +91,17 @@ pub struct ExemptIndex {
     mode: Option<ProxyMode>,
 }
 
-/// What of an index is another than in that of an earlier view.
+/// What differs between an index and that of an earlier view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reindexed {
     /// Services, by their index.
     pub services: Vec<u32>,
-    /// Nodes whose ports changed that a Service names without a node.
+    /// Nodes with other untied ports: ports that a Service names without a node.
     pub untied: Vec<Slot>,
 }
 
 impl Reindexed {
-    /// What is another by either.
+    /// What differs by either.
     pub(super) fn with(&self, other: &Self) -> Self {
         let services: BTreeSet<u32> = self.services.iter().chain(&other.services).copied().collect();
         let untied: BTreeSet<Slot> = self.untied.iter().chain(&other.untied).copied().collect();
@@ -109,8 +110,8 @@ impl Reindexed {
 }
 
 impl ExemptIndex {
-    /// For the kube-proxy of `own_node`. `mode`: how it forwards; where that is not known, what any of the three would need.
-    /// `slots`: the place of each node, in the order of the view.
+    /// The index for the kube-proxy of `own_node`. `mode`: how it forwards; where that is not known, the index has what any of the three
+    /// modes would need. `slots`: the place of each node, in the order of the view.
     pub fn new(
         view: &ClusterView,
         own_node: &str,
@@ -132,7 +133,8 @@ impl ExemptIndex {
         index
     }
 
-    /// The same of the view that follows on this one's (`before`). `None` where it must be made anew: there are other nodes or Services, or kube-proxy is another.
+    /// The index of the view that follows on this one's (`before`). `None` where the index must be made anew: there are other nodes or Services, or kube-proxy
+    /// forwards otherwise.
     pub fn follow(
         &self,
         before: &ClusterView,
@@ -144,13 +146,13 @@ impl ExemptIndex {
         let (nodes, services) = (changed.nodes.as_ref()?, changed.services.as_ref()?);
         let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
         let was = Proxy::of(before, own_node, proxy.mode);
-        // Numbers that belong to no target cost memory.
+        // Numbers that belong to no target cost memory: with too many, the index is made anew.
         let sparse = self.sizes.len() > 2 * self.targets as usize + 1024;
         if sparse || mode != self.mode || (was.index, was.zone) != (proxy.index, proxy.zone) {
             return None;
         }
         let mut index = self.clone();
-        // What nodes gain, and the Services of which they lose what they had.
+        // The parts that nodes gain, and the Services whose old parts they lose.
         let mut gained = Parts::new();
         let mut lost: BTreeMap<Slot, BTreeSet<u32>> = BTreeMap::new();
         for &s in services {
@@ -175,7 +177,7 @@ impl ExemptIndex {
         Some((index, Reindexed { services: services.clone(), untied }))
     }
 
-    /// Puts the targets of a Service in the place of those that it had.
+    /// Replaces the targets of a Service.
     fn put(&mut self, s: u32, all: Vec<Target>, parts: &mut Parts) {
         for (at, target) in (0..).zip(&all) {
             let mut counts: BTreeMap<Slot, u32> = BTreeMap::new();
@@ -244,7 +246,7 @@ impl ExemptIndex {
             .flat_map(|targets| (targets.first..).zip(targets.all()))
     }
 
-    /// A node's targets with their numbers, and how many of what they may use it has.
+    /// A node's targets with their numbers, and how many of their usable ports are on it.
     pub(crate) fn targets_of(&self, slot: Slot) -> impl Iterator<Item = (u32, u32, &Target)> {
         self.parts_of(slot).iter().filter_map(|part| {
             let targets = self.services.get(part.service as usize)?;
@@ -258,12 +260,12 @@ impl ExemptIndex {
         self.untied.of(slot)
     }
 
-    /// What Services name at an address, exempt or not.
+    /// The ports that Services name at an address, exempt or not.
     pub(crate) fn named(&self, at: At) -> BTreeSet<ExemptPort> {
         self.named.at(at)
     }
 
-    /// The targets that may use a port for that reason.
+    /// The targets that may use a port for this reason.
     pub fn with(&self, port: &ExemptPort, reason: ExemptFor) -> impl Iterator<Item = &Target> {
         let targets = self.slot(port).into_iter().flat_map(|slot| self.targets_of(slot));
         targets
@@ -295,7 +297,7 @@ fn are_placed(service: &Service, endpoints: &[&Endpoint], port: usize, slots: &[
     !endpoints.is_empty() && endpoints.iter().all(is_placed)
 }
 
-/// The places of some endpoints, which are in the Service's order; `None` where these are all.
+/// The positions of some endpoints, which are in the Service's order; `None` where these are all.
 fn which_of(service: &Service, endpoints: &[&Endpoint]) -> Option<Box<[u32]>> {
     if endpoints.len() == service.endpoints.len() {
         return None;

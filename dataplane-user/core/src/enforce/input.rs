@@ -19,7 +19,7 @@ pub enum Change {
     Raise {
         /// The claim.
         claim: NewClaim,
-        /// A person's claim also on the own node, and also on more than a third of all nodes.
+        /// Allows a person's claim on the own node, and on more than a third of all nodes.
         force: bool,
     },
     /// It is taken back.
@@ -29,14 +29,14 @@ pub enum Change {
 /// What the Enforcer is told.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Another view. What changed may be given against the one before.
+    /// Another view.
     View {
         /// The view.
         view: Arc<NewView>,
-        /// What its source flags ([`Source::File`]), where that was read anew. The limits of the view hold for both.
+        /// The nodes that the view's source flags ([`Source::File`]), where these were read anew. The limits of the view hold for both.
         flags: Option<Vec<(NodeName, NewClaim)>>,
     },
-    /// When the source last said that the view it gave last is as it is, without another view.
+    /// When the source last confirmed the view that it gave last, without giving another.
     Confirmed(Now),
     /// A claim on a node.
     Claim {
@@ -61,7 +61,7 @@ pub enum Input {
     },
     /// What forwards Services in kube-proxy's place.
     Replacement(Option<Replacement>),
-    /// Whether to cut at all, as a command says, in place of the command line.
+    /// The mode that a command sets in place of the command line's.
     Mode(Mode, ChangedBy),
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
     DrainAlive(u64),
@@ -69,32 +69,32 @@ pub enum Input {
     Written {
         /// Of which view.
         epoch: Epoch,
-        /// Why they are not all in the maps.
+        /// Why the tables are not all in the maps.
         result: Result<(), Arc<str>>,
     },
     /// What a comparison read in the maps.
     Found {
         /// Entries of nodes; those in use, where `whole`.
         nodes: Vec<(u32, NodeEntry)>,
-        /// What is exempt, or is not though its address is, with its value in `ports`.
+        /// Keys of exemptions, and of ports that are cut although their address is exempt, with their values in `ports`.
         exempt: Vec<(PortKey, u32)>,
-        /// These are all that lie in the maps.
+        /// Whether these are all entries and keys in the maps.
         whole: bool,
     },
     /// What became of [`super::Output::Save`].
     Saved {
         /// Which.
         serial: u64,
-        /// Why it does not lie on the disk.
+        /// Why the state does not lie on the disk.
         result: Result<(), Arc<str>>,
     },
-    /// What was saved is gone from the disk: all is saved once more.
+    /// The saved state is gone from the disk: all is saved once more.
     SaveAnew,
     /// Another agent takes over: all is saved, and nothing is changed by requests any more.
     HandOver(Ticket),
-    /// Whoever was told that this agent ends had gone: it goes on, unless another one heard it.
+    /// The agent that was told to take over has gone: this one goes on, unless yet another one was told.
     HandOverUnheard,
-    /// Every verdict is to be renewed now: whoever takes over has their whole lifetime.
+    /// Every verdict is to be renewed now, so that the agent that takes over has their whole lifetime.
     Renew,
     /// [`super::Enforcer::deadline`] has come.
     Tick,

@@ -1,6 +1,6 @@
-//! Keys of `ports` that exempt: which must lie in the map and what they must say, what lies there, and what must be written in which order.
+//! The keys of exemptions in `ports`: which must lie in the map and what they must say, which lie there, and which must be written in which order.
 //!
-//! Of an address that passes as a whole, ports that are cut all the same are written before it and removed after it. Ports that pass are written before it too.
+//! Ports that are cut although their whole address passes are written before the address and removed after it. Ports that pass are written before it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use crate::plan::Slot;
 /// What a key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// Its port passes; under an address' key, all of the address does but for what is cut by name.
+    /// The key's port passes. Under an address' key: the whole address passes, but for ports that keys of their own cut.
     Pass,
-    /// Its port is cut, though its address passes.
+    /// The key's port is cut, although its address passes.
     Cut,
 }
 
@@ -31,31 +31,31 @@ impl Says {
 /// A key that may lie in the map.
 #[derive(Clone, Copy, Debug)]
 struct Lies {
-    /// What it says for certain: it was written, and nobody said that this failed. `None`: not known, it may not even lie there.
+    /// What the key says for certain: it was written, and nobody said that the write failed. `None`: not known, the key may not even lie there.
     says: Option<Says>,
-    /// The node that it was last needed for.
+    /// The node for which the key was last needed.
     slot: Option<Slot>,
 }
 
 /// A key that some view needs.
 #[derive(Clone, Copy, Debug)]
 struct Need {
-    /// How many views need it to pass.
+    /// How many views need the key to let pass.
     pass: u32,
-    /// How many views cut it, though they let its address pass.
+    /// How many views need the key to cut, although they let its address pass.
     cut: u32,
-    /// The node that it was last needed for.
+    /// The node for which the key was last needed.
     slot: Option<Slot>,
 }
 
 /// When a key must be written, or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// Before its address passes: it says of what is cut already that it stays so.
+    /// Before its address passes: the key says that a port which is cut already stays cut.
     First,
     /// Before a verdict: something must pass.
     Before,
-    /// After verdicts: nothing needs it any more, or more is cut then.
+    /// After verdicts: nothing needs the key any more, or more is cut by its write.
     After,
 }
 
@@ -64,20 +64,20 @@ enum Due {
 pub(super) struct Keys {
     needed: BTreeMap<PortKey, Need>,
     lies: BTreeMap<PortKey, Lies>,
-    /// Each key that is due stands in one of these. It may be due otherwise by the time of its turn.
+    /// Each key that is due stands in one of these three sets. By its turn it may be due in another.
     first: BTreeSet<PortKey>,
     before: BTreeSet<PortKey>,
     after: BTreeSet<PortKey>,
-    /// The key that was removed last, and the node that it was last needed for.
+    /// The key that was removed last, and the node for which it was last needed.
     removed: Option<(PortKey, Option<Slot>)>,
-    /// Writes of these failed; they are tried again then (CLOCK_MONOTONIC, ns).
+    /// Keys whose writes failed, and when they are tried again (CLOCK_MONOTONIC, ns).
     later: BTreeMap<PortKey, u64>,
-    /// A view was written: before, somebody else's backends lie in the map, and nothing that they may need is removed or cut.
+    /// A view was written. Before that an earlier agent's backends lie in the map, and no key that they may need is removed or made to cut.
     settled: bool,
 }
 
 impl Keys {
-    /// One more view needs it.
+    /// One more view needs the key.
     pub(super) fn need(&mut self, key: PortKey, says: Says, slot: Option<Slot>) {
         let need = self.needed.entry(key).or_insert(Need { pass: 0, cut: 0, slot });
         match says {
@@ -88,7 +88,7 @@ impl Keys {
         self.list_anew(key);
     }
 
-    /// One view less needs it.
+    /// One view less needs the key.
     pub(super) fn unneed(&mut self, key: PortKey, says: Says) {
         let Some(need) = self.needed.get_mut(&key) else { return };
         match says {
@@ -105,7 +105,7 @@ impl Keys {
         self.list_anew(key);
     }
 
-    /// More or fewer views let an address pass: of its ports others are cut.
+    /// More or fewer views let an address pass, so other ports of it are cut.
     pub(super) fn address_changed(&mut self, addr: Addr) {
         let from = PortKey { addr, port: 0, protocol: 0, kind: 0 };
         let needed = self.needed.range(from..).map(|(key, _)| *key).take_while(|key| key.addr == addr);
@@ -120,7 +120,7 @@ impl Keys {
         self.settled = true;
     }
 
-    /// What it must say. A port of an address that passes is cut only where every view cuts it which lets the address pass: what any of them lets pass must pass.
+    /// What the key must say. A port of an address that passes is cut only where every view that lets the address pass cuts the port.
     fn wanted(&self, key: &PortKey) -> Option<Says> {
         let need = self.needed.get(key)?;
         let views = |key| self.needed.get(&key).map_or(0, |need| need.pass);
@@ -138,7 +138,7 @@ impl Keys {
             (Some(Says::Pass), _) => Some(Due::Before),
             (Some(Says::Cut), None) if self.settled && !self.lies.contains_key(&address) => Some(Due::First),
             (Some(Says::Cut), _) => Some(Due::After),
-            // It may say that a port is cut which nobody names any more, and by which answers may come.
+            // The key may cut a port that no Service names any more, and to which answers may come.
             (None, Some(lies))
                 if lies.says != Some(Says::Pass) && *key != address && self.wanted(&address).is_some() =>
             {
@@ -148,7 +148,7 @@ impl Keys {
         }
     }
 
-    /// An earlier try that failed is no excuse for who needs it from now on: it is tried at once.
+    /// Lists a key as due, also where an earlier write failed: a new need is tried at once.
     fn list_anew(&mut self, key: PortKey) {
         self.later.remove(&key);
         self.list(key);
@@ -167,7 +167,7 @@ impl Keys {
         }
     }
 
-    /// The next write that must be made before a verdict, or is to be.
+    /// The next write to make before a verdict.
     pub(super) fn next_before(&mut self) -> Option<Output> {
         while let Some(key) = self.first.pop_last() {
             if self.due(&key) == Some(Due::First) {
@@ -175,7 +175,7 @@ impl Keys {
             }
             self.list(key);
         }
-        // An address after its ports: no port that is named there is unknown while it passes.
+        // An address comes after its ports, so that all ports named there are in the map while the address passes.
         while let Some(key) = self.before.pop_last() {
             if self.due(&key) == Some(Due::Before) {
                 return Some(self.write(key));
@@ -185,12 +185,12 @@ impl Keys {
         None
     }
 
-    /// The next write that may be made once verdicts are written, and the node of which more is cut then.
+    /// The next write to make once verdicts are written, and the node of which more is cut then.
     pub(super) fn next_after(&mut self) -> Option<(Output, Option<Slot>)> {
         if !self.settled {
             return None;
         }
-        // An address before its ports.
+        // An address comes before its ports.
         while let Some(key) = self.after.pop_first() {
             if self.due(&key) != Some(Due::After) {
                 self.list(key);
@@ -209,7 +209,7 @@ impl Keys {
         None
     }
 
-    /// Has it written, or removed.
+    /// Gives the output that writes or removes the key, and takes it as done.
     fn write(&mut self, key: PortKey) -> Output {
         let slot = self.owner(key);
         let wanted = self.wanted(&key);
@@ -225,22 +225,22 @@ impl Keys {
         }
     }
 
-    /// Whether nothing is missing that must pass.
+    /// Whether all that must pass does by the map.
     pub(super) fn whole(&self) -> bool {
         self.before.is_empty() && !self.later.keys().any(|key| self.must_pass(key))
     }
 
-    /// Whether a write of it waits that something needs in order to pass.
+    /// Whether a write of the key is due that something needs in order to pass.
     pub(super) fn must_pass(&self, key: &PortKey) -> bool {
         self.due(key) == Some(Due::Before)
     }
 
-    /// Whether it is the key of a port that must pass by it, not that of an address or of a port that nobody names any more.
+    /// Whether the key is that of a port that must pass, not that of an address or of a port that nobody names any more.
     pub(super) fn passes(&self, key: &PortKey) -> bool {
         *key != PortKey::exempt_address(key.addr) && self.wanted(key) == Some(Says::Pass)
     }
 
-    /// A key could not be written, or removed: whether it lies there, and what it says, is not known.
+    /// Takes note that a key could not be written or removed: whether it lies in the map, and what it says, is not known.
     pub(super) fn failed(&mut self, key: PortKey, again: u64) {
         let removed = self.removed.take().filter(|(last, _)| *last == key).and_then(|(_, slot)| slot);
         let slot = self.owner(key).or(removed);
@@ -251,7 +251,7 @@ impl Keys {
         self.later.insert(key, again);
     }
 
-    /// Has those tried again whose time has come.
+    /// Has failed writes tried again that are due.
     pub(super) fn retry(&mut self, now: u64) {
         let due: Vec<PortKey> =
             self.later.iter().filter(|(_, at)| **at <= now).map(|(key, _)| *key).collect();
@@ -263,8 +263,8 @@ impl Keys {
         self.later.values().min().copied()
     }
 
-    /// These keys were read in the map with their values, all of them where `whole`. What was read may be old by now, so it proves nothing: a key
-    /// that is needed is written again. Returns how many differed from what was believed.
+    /// Takes these keys as read in the map with their values; where `whole`, they are all keys of the map. What was read may be old by now and proves
+    /// nothing, so a needed key that differs is written again. Returns how many keys differed from what was believed.
     pub(super) fn found(&mut self, keys: &[(PortKey, u32)], whole: bool) -> usize {
         let found: BTreeMap<PortKey, Option<Says>> =
             keys.iter().map(|(key, flags)| (*key, Says::of(*flags))).collect();
@@ -283,7 +283,7 @@ impl Keys {
         differ.len()
     }
 
-    /// The node that a key is needed for, or was last.
+    /// The node for which a key is needed, or was last needed.
     fn owner(&self, key: PortKey) -> Option<Slot> {
         let needed = self.needed.get(&key).and_then(|need| need.slot);
         needed.or_else(|| self.lies.get(&key).and_then(|lies| lies.slot))

@@ -1,7 +1,7 @@
 //! How many nodes automatic claims may cut, of all, of each zone and of each pool.
 //!
-//! Where they exceed the limit of a scope, none of them is enforced there. For five minutes only claims first raised after that
-//! count; then all of them do again. One that was withheld, went and comes back in that time is not new ([`super::gone`]).
+//! Where automatic claims exceed the limit of a scope, none of them is enforced there: they are withheld. For five minutes only claims
+//! first raised after that count; then all of them do again. A withheld claim that goes and comes back in that time is not new ([`super::gone`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use std::{
 use super::{now::Now, scope::LimitScope, settings::Share};
 use crate::cluster::NodeName;
 
-/// For how long only new claims count in a scope in which automatic claims were released.
+/// For how long only new claims count in a scope whose automatic claims are withheld.
 pub const WITHHELD_FOR: Duration = Duration::from_secs(300);
 
 /// What counts of a node.
@@ -29,16 +29,16 @@ pub(super) struct Counted {
 pub struct Withheld {
     /// Which.
     pub scope: LimitScope,
-    /// Since when (CLOCK_BOOTTIME). What was first raised up to then is withheld for [`WITHHELD_FOR`].
+    /// Since when (CLOCK_BOOTTIME). Claims first raised up to then are withheld for [`WITHHELD_FOR`].
     pub since: Duration,
-    /// How many nodes had automatic claims or a person's that counted.
+    /// How many nodes had a claim that counted, automatic or a person's.
     pub counted: u32,
-    /// How many may have.
+    /// How many nodes may have one.
     pub allowed: u32,
 }
 
 impl Withheld {
-    /// Whether its five minutes are not over.
+    /// Whether the five minutes are not over yet.
     pub(super) fn lasts(&self, now: Now) -> bool {
         now.boot < self.since.saturating_add(WITHHELD_FOR)
     }
@@ -47,9 +47,9 @@ impl Withheld {
 #[derive(Debug, Default)]
 struct State {
     nodes: BTreeMap<NodeName, Counted>,
-    /// How many of them have automatic claims.
+    /// How many nodes of the scope have automatic claims.
     automatic: u32,
-    /// How many of them a person flagged.
+    /// How many nodes of the scope a person flagged.
     persons: u32,
     released: Option<Withheld>,
 }
@@ -60,16 +60,16 @@ pub(super) struct Limits {
     share: Share,
     sizes: Arc<BTreeMap<LimitScope, u32>>,
     scopes: BTreeMap<LimitScope, State>,
-    /// Where each node counts.
+    /// The scopes in which each node counts.
     places: BTreeMap<NodeName, Vec<LimitScope>>,
 }
 
-/// What an evaluation came to.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing changed.
     Same,
-    /// The automatic claims of the scope are withheld from now on, those that were before too.
+    /// The automatic claims of the scope are withheld from now on, also those that were withheld before.
     Exceeded,
     /// Nothing is withheld in the scope any more.
     Over,
@@ -85,7 +85,7 @@ impl Limits {
         this
     }
 
-    /// From now on the scopes have so many nodes. What counts of each node is to be said again.
+    /// Sets how many nodes the scopes have. The caller must then [`Self::count`] each node again.
     pub(super) fn open(&mut self, sizes: Arc<BTreeMap<LimitScope, u32>>) {
         self.sizes = sizes;
         self.places.clear();
@@ -97,7 +97,7 @@ impl Limits {
         self.scopes.retain(|_, state| state.released.is_some());
     }
 
-    /// What counts of a node from now on, and where. The scopes that are to be evaluated are added to `touched`.
+    /// Sets what counts of a node, and in which scopes. Adds the scopes to evaluate to `touched`.
     pub(super) fn count(
         &mut self,
         node: &NodeName,
@@ -129,7 +129,7 @@ impl Limits {
         self.share.allowed(self.sizes.get(scope).copied().unwrap_or_default())
     }
 
-    /// Holds what counts against the limit of a scope.
+    /// Compares what counts in a scope with its limit.
     pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> Verdict {
         let allowed = self.allowed(scope);
         let Some(state) = self.scopes.get_mut(scope) else { return Verdict::Same };
@@ -156,12 +156,12 @@ impl Limits {
         Verdict::Same
     }
 
-    /// Whether a claim that was first raised then is withheld in a scope.
+    /// Whether a claim that was first raised at `raised` is withheld in a scope.
     pub(super) fn withholds(&self, scope: &LimitScope, raised: Duration) -> bool {
         self.released(scope).is_some_and(|withheld| raised <= withheld.since)
     }
 
-    /// A scope's release, where its automatic claims are withheld.
+    /// Since when and why a scope's automatic claims are withheld; `None` where they are not.
     pub(super) fn released(&self, scope: &LimitScope) -> Option<&Withheld> {
         self.scopes.get(scope)?.released.as_ref()
     }
@@ -172,7 +172,7 @@ impl Limits {
         nodes.filter(|(_, counted)| counted.latest.is_some()).map(|(name, _)| name)
     }
 
-    /// How many of all nodes a person flagged, but for `other`.
+    /// How many of all nodes a person flagged, not counting `other`.
     pub(super) fn persons_but_for(&self, other: &str) -> u32 {
         let Some(whole) = self.scopes.get(&LimitScope::Whole) else { return 0 };
         whole.persons - u32::from(whole.nodes.get(other).is_some_and(|counted| counted.person))

@@ -1,4 +1,4 @@
-//! The Enforcer: what it knows, what it is told, and what follows as time goes by.
+//! The Enforcer: its state, how it takes inputs, and what follows as time goes by.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -33,16 +33,16 @@ pub(super) const BRIDGED_EVERY: u64 = SECOND / 2;
 
 /// One owner of verdicts: the only one that says what lies in `nodes` and which ports are exempt.
 ///
-/// It has no clock, socket, file, lock or log. Its driver tells it what happens ([`Enforcer::handle`]), carries out what it wants
-/// one after the other ([`Enforcer::poll`], until there is nothing left), says at once what of that failed ([`Enforcer::failed`]),
-/// and comes back when it is time ([`Enforcer::deadline`]).
+/// The Enforcer has no clock, socket, file, lock or log. Its driver tells it what happens ([`Enforcer::handle`]), carries its outputs out
+/// one after the other ([`Enforcer::poll`], until there is none left), says at once which of them failed ([`Enforcer::failed`]),
+/// and comes back in time ([`Enforcer::deadline`]).
 #[derive(Debug)]
 pub struct Enforcer {
     pub(super) told: Told,
     pub(super) now: Now,
-    /// Verdicts that were alive at the start; they are renewed by their names until the first view comes.
+    /// Verdicts that were alive at the start; until the first view comes they are renewed by the nodes' names.
     pub(super) bridged: Option<Vec<(u32, NodeEntry)>>,
-    /// Renewals of these that are due.
+    /// Renewals of bridged verdicts that are due.
     pub(super) bridging: VecDeque<(u32, NodeEntry)>,
     pub(super) claims: Claims,
     pub(super) views: Views,
@@ -51,34 +51,34 @@ pub struct Enforcer {
     pub(super) replacement: Option<Replacement>,
     /// Who changed the mode last.
     pub(super) mode_changed: Option<ChangedBy>,
-    /// When (CLOCK_MONOTONIC, ns) the source last said that the view it gave last is as it is; 0: never, without another view.
+    /// When (CLOCK_MONOTONIC, ns) the source last confirmed its last view without giving another; 0: never.
     pub(super) confirmed: u64,
     pub(super) places: BTreeMap<u32, Place>,
     pub(super) exempt: Exempt,
-    /// Places by what must be done about them.
+    /// Places with work to do, by the kind of work.
     pub(super) work: BTreeSet<(Work, u32)>,
-    /// Places to be looked at again, and when (CLOCK_MONOTONIC, ns).
+    /// Places to look at again, and when (CLOCK_MONOTONIC, ns).
     pub(super) later: BTreeSet<(u64, u32)>,
-    /// Places that bear a verdict that is wanted.
+    /// Places that must bear a verdict.
     pub(super) wanted: BTreeSet<u32>,
     /// Places with something wrong, for the snapshot.
     pub(super) troubled: BTreeSet<u32>,
-    /// Places that nobody has any more; they are emptied once the tables are written.
+    /// Places without an owner; they are emptied once the tables are written.
     pub(super) left: BTreeSet<u32>,
-    /// New owners whose backends the maps may lack: what is wanted of them waits until the tables are written.
+    /// Places of new owners whose backends the maps may lack: their verdicts wait until the tables are written.
     pub(super) fresh: BTreeSet<u32>,
-    /// New owners whose generation the map lacks: the tables wait for them.
+    /// Places of new owners whose generation the map lacks: the tables wait for them.
     pub(super) unwritten: BTreeSet<u32>,
-    /// The entry that was handed out last, and not said to have failed: its place, and what it replaced.
+    /// The entry that was handed out last and has not been said to have failed: its place, and what it replaced.
     pub(super) sent: Option<(u32, Before)>,
-    /// The own node's devices are attached.
+    /// Whether the own node's devices are attached.
     pub(super) own_attached: bool,
     /// Since when (CLOCK_MONOTONIC, ns) the own node is to be cut.
     pub(super) own_since: Option<u64>,
     pub(super) requests: Requests,
     pub(super) closing: bool,
     pub(super) next_renewal: u64,
-    /// Places whose verdicts are still to be renewed. A request is looked at between two of them.
+    /// Places whose verdicts are still to be renewed. Requests are taken between two renewals.
     pub(super) renewing: VecDeque<u32>,
     pub(super) lease_due: bool,
     /// When (CLOCK_MONOTONIC, ns) the drain last gave a sign of life.
@@ -88,12 +88,12 @@ pub struct Enforcer {
     /// The file's flags changed.
     pub(super) dangers_due: bool,
     pub(super) dangers: Arc<[Danger]>,
-    /// Replies and records.
+    /// Replies and log records to give out.
     pub(super) out: VecDeque<Output>,
     pub(super) publish: bool,
-    /// Places of which everybody is to be told something else.
+    /// Places of which the snapshot must say something else.
     pub(super) retell: BTreeSet<u32>,
-    /// Of some nodes more is cut than rounds asked for that began before now.
+    /// Whether more of some nodes is cut now than earlier rounds of challenges covered.
     pub(super) more_is_cut: bool,
     pub(super) world: World,
 }
@@ -132,23 +132,23 @@ impl Enforcer {
         self.advance();
     }
 
-    /// It is this late by now. To be called before each [`Enforcer::poll`]: carrying out what it gives takes its time, and whoever asked is told when the map
-    /// held it.
+    /// Sets the time. To be called before each [`Enforcer::poll`]: carrying an output out takes time, and the reply to a request says when the map held the
+    /// change.
     pub fn clock(&mut self, now: Now) {
         self.now = now;
     }
 
-    /// The node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
+    /// Sets the node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
     pub fn know_own(&mut self, own: NodeName) {
         self.told.own = own;
     }
 
-    /// When (CLOCK_MONOTONIC, ns) the source last said that a view that was made known, or an earlier one, was as it is.
+    /// When (CLOCK_MONOTONIC, ns) the source last confirmed a published view, or an earlier one.
     pub fn confirmed_at(&self) -> u64 {
         self.confirmed
     }
 
-    /// The view whose tables, and no others, were in the maps last.
+    /// The last view whose tables, and no others, were in the maps.
     pub fn written(&self) -> Option<Epoch> {
         self.views.written()
     }
@@ -188,7 +188,7 @@ impl Enforcer {
         self.answer();
     }
 
-    /// Has all verdicts written again; those first that still wait for the last time.
+    /// Has all verdicts written again, first those that still wait from the last time.
     fn renew(&mut self) {
         self.next_renewal = self.now.mono.saturating_add(SECOND);
         self.lease_due = true;
@@ -196,7 +196,7 @@ impl Enforcer {
         self.renewing.extend(self.wanted.difference(&waiting));
     }
 
-    /// Has the next verdict written again that waits for it; false where none does.
+    /// Has the next verdict that waits for a renewal written again; false where none waits.
     pub(super) fn renew_next(&mut self) -> bool {
         let Some(index) = self.renewing.pop_front() else { return false };
         if self.wanted.contains(&index)
@@ -208,7 +208,7 @@ impl Enforcer {
         true
     }
 
-    /// Has what is wanted follow the claims.
+    /// Has places follow the claims.
     pub(super) fn settle(&mut self) {
         let (names, crossed) = self.claims.settle(self.now);
         for crossed in crossed {
@@ -230,7 +230,7 @@ impl Enforcer {
         self.dangers_due |= self.claims.file_has_changed();
     }
 
-    /// Finds out what is wanted of a node now.
+    /// Works out which verdict a node must bear now.
     pub(super) fn rewant(&mut self, name: &NodeName) {
         let decision = self.claims.decision(name).cloned();
         let cuts = decision.as_ref().is_some_and(|decision| decision.mode == Mode::Enforce);
@@ -245,7 +245,7 @@ impl Enforcer {
         if !cuts && place.blocked.take().is_some() {
             self.publish = true;
         }
-        // What the maps held when this agent started was written by another one, which knew what to exempt then.
+        // The maps' content at the start was written by an earlier agent, which exempted what was needed then.
         let ready = self.views.written_since(since) || place.may_cut.is_some();
         let blocked = place.blocked.as_ref().is_some_and(|blocked| blocked.until > self.now.mono);
         let waits = *name == self.told.own
@@ -261,7 +261,7 @@ impl Enforcer {
         self.touch(slot.index);
     }
 
-    /// A failed write is tried again, or a verdict has lapsed.
+    /// Looks at a place whose failed write is due again, or whose verdict has lapsed.
     fn look_again(&mut self, index: u32) {
         let owner = self.places.get(&index).and_then(|place| place.owner.as_ref());
         if let Some(name) = owner.map(|owner| owner.name.clone()) {
@@ -270,7 +270,7 @@ impl Enforcer {
         self.touch(index);
     }
 
-    /// Has the lists follow a place.
+    /// Updates the lists of places after a change of this one.
     pub(super) fn touch(&mut self, index: u32) {
         let mono = self.now.mono;
         let Some(place) = self.places.get_mut(&index) else { return };
@@ -302,7 +302,7 @@ impl Enforcer {
         }
     }
 
-    /// This owner of a place is neither cut nor observed any more: the place bears another generation.
+    /// Stops cutting or observing this owner of a place: the place bears another generation.
     pub(super) fn release(&mut self, slot: Slot) {
         self.publish |= self.exempt.is_cut(slot) || self.exempt.is_observed(slot);
         self.exempt.set_cut(slot, false);
@@ -310,7 +310,7 @@ impl Enforcer {
         self.retell.insert(slot.index);
     }
 
-    /// The place of a node that the latest view has.
+    /// The place of a node of the latest view.
     pub(super) fn place_of(&self, name: &NodeName) -> Option<(u32, &Place)> {
         let slot = self.views.slot(name)?;
         let place = self.places.get(&slot.index)?;
@@ -318,7 +318,7 @@ impl Enforcer {
         its.then_some((slot.index, place))
     }
 
-    /// When [`Enforcer::handle`] must be called at the latest (CLOCK_MONOTONIC, ns), once [`Enforcer::poll`] gives nothing more.
+    /// When [`Enforcer::handle`] must be called at the latest (CLOCK_MONOTONIC, ns), once [`Enforcer::poll`] gives no more output.
     pub fn deadline(&self) -> u64 {
         if self.bridged.is_some() {
             let answer = self.requests.next_deadline();
@@ -338,8 +338,8 @@ impl Enforcer {
         times.into_iter().flatten().min().map_or(self.next_renewal, |at| at.min(self.next_renewal))
     }
 
-    /// Whether a source may change its claims now: where it asks and hears a refusal, or where it tells and hears none. What is told is not told again: it counts
-    /// until another agent has what was saved.
+    /// Whether a source may change its claims now. A source that `asks` hears a refusal. One that only tells hears none and does not tell again: its changes count
+    /// until another agent has the saved state.
     pub(super) fn takes(&self, source: &Source, asks: bool) -> bool {
         let closed = if asks { self.closing } else { self.requests.is_given() };
         !closed || *source == Source::File

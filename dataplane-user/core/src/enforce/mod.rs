@@ -1,7 +1,7 @@
-//! The one owner of verdicts: from views, claims and what became of earlier writes to the next thing to do. Pure: no clock, no
-//! effects.
+//! The one owner of verdicts: from views, claims and the results of earlier writes it decides on the next thing to do. Pure: no
+//! clock, no effects.
 //!
-//! [`Enforcer`] is the machine. [`Input`] is what it is told, [`Output`] what it wants done, [`World`] what everybody else reads.
+//! [`Enforcer`] is the machine. It takes [`Input`]s and gives [`Output`]s. Everybody else reads the [`World`].
 
 mod age;
 mod bearers;

@@ -1,4 +1,4 @@
-//! Ports of nodes' backends that Services name: what of an exempt address is cut all the same, where it is not exempt itself.
+//! Ports of nodes' backends that Services name. At an exempt address, a named port that is not exempt itself is cut all the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,16 +11,16 @@ use crate::{
     plan::{At, ExemptPort},
 };
 
-/// What Services name. Of a node the Services are kept, which the view has anyway, and not their ports: there is one of these for each endpoint at least.
+/// The ports that Services name. Only a node's Services are stored, which the view has anyway. Their ports are not: each endpoint has at least one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Named {
     services: List<Arc<Service>>,
-    /// By the view's position of a node, the Services that name something on it, by their index. Sorted, each once.
+    /// By the view's position of a node, the indices of the Services that name something on it. Sorted, each once.
     by_node: List<Option<Arc<[u32]>>>,
 }
 
 impl Named {
-    /// Of a whole view.
+    /// The named ports of a whole view.
     pub(super) fn new(view: &ClusterView) -> Self {
         let mut by_node: Vec<Vec<u32>> = vec![Vec::new(); view.nodes.len()];
         for (s, service) in (0..).zip(view.services.iter().flatten()) {
@@ -36,9 +36,9 @@ impl Named {
         }
     }
 
-    /// Has it follow on to another view of the same nodes and Services, of which these Services changed.
+    /// Follows to another view of the same nodes and Services, of which these Services changed.
     pub(super) fn follow(&mut self, view: &ClusterView, services: &[u32]) {
-        // Who lost a Service, and who has it.
+        // Nodes that had one of these Services, or have it now.
         let mut touched: BTreeMap<NodeIx, Vec<u32>> = BTreeMap::new();
         for &s in services {
             let new = view.services.as_ref().and_then(|services| services.get(s as usize));
@@ -54,14 +54,14 @@ impl Named {
         for (node, mut named) in touched {
             let Some(there) = self.by_node.get_mut(node.position()) else { continue };
             let stay = there.iter().flat_map(|services| services.iter());
-            // Those that changed are in order.
+            // `services` is sorted.
             named.extend(stay.filter(|s| services.binary_search(s).is_err()));
             named.sort_unstable();
             *there = shared(named);
         }
     }
 
-    /// What is named at an address.
+    /// The ports that are named at an address.
     pub(super) fn at(&self, at: At) -> BTreeSet<ExemptPort> {
         let (node, _) = at;
         let services = self.by_node.get(node.position()).and_then(Option::as_deref).unwrap_or_default();
@@ -74,15 +74,15 @@ fn shared(services: Vec<u32>) -> Option<Arc<[u32]>> {
     (!services.is_empty()).then(|| services.into())
 }
 
-/// The nodes of its endpoints.
+/// The nodes of a Service's endpoints.
 fn nodes_of(service: &Service) -> BTreeSet<NodeIx> {
     service.endpoints.iter().filter_map(|endpoint| endpoint.node).collect()
 }
 
-/// Where its endpoints take traffic at an address of a node.
+/// The ports where a Service's endpoints take traffic at an address of a node.
 fn ports_at(service: &Service, at: At) -> impl Iterator<Item = ExemptPort> + '_ {
     let (node, address) = at;
-    // They are in the order of their addresses.
+    // Endpoints are in the order of their addresses.
     let from = service.endpoints.partition_point(|endpoint| endpoint.address < address);
     let endpoints =
         service.endpoints.iter().skip(from).take_while(move |endpoint| endpoint.address == address);

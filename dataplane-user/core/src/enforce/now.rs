@@ -1,4 +1,4 @@
-//! Time as it is handed in, and the numbers by which views and requests are told apart.
+//! The time that the driver hands in, and the numbers of views and requests.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ pub struct Now {
 }
 
 impl Now {
-    /// So much later (CLOCK_MONOTONIC, ns).
+    /// The time (CLOCK_MONOTONIC, ns) when `left` is over.
     pub(super) fn later(self, left: Duration) -> u64 {
         self.mono.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
-/// Which view: a later one has a higher number.
+/// The number of a view: a later view has a higher one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Which request: the driver keeps who asked.
+/// The number of a request: the driver knows who sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);

@@ -24,30 +24,30 @@ use crate::{
 pub struct TablesPlan {
     /// Of which view.
     pub epoch: Epoch,
-    /// The maps hold the tables of this view and nothing else; `None` where that is not known, and all entries must be compared.
+    /// The view whose tables, and nothing else, the maps hold; `None` where that is not known, and all entries must be compared.
     pub base: Option<Epoch>,
-    /// All that must lie in the maps.
+    /// All entries that must lie in the maps.
     pub tables: Arc<NodeTables>,
 }
 
-/// What the Enforcer wants done, in this order. Where it fails, [`super::Enforcer::failed`] must be called before anything else.
+/// One thing that the Enforcer wants done, in this order. Where it fails, [`super::Enforcer::failed`] must be called before anything else.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Everybody is to read this from now on.
     Publish(Arc<World>),
-    /// This key must lie in `ports`, and say that what it names passes.
+    /// This key must lie in `ports`, and say that its port or address passes.
     Exempt(PortKey),
-    /// This key must lie in `ports`, and say that its port is cut though its address passes.
+    /// This key must lie in `ports`, and say that its port is cut although its address passes.
     Except(PortKey),
-    /// This must lie in `nodes` at this index.
+    /// This entry must lie in `nodes` at this index.
     Node(u32, NodeEntry),
     /// This key must not lie in `ports`.
     Unexempt(PortKey),
-    /// What is drained from IPVS holds up to then (CLOCK_MONOTONIC, ns).
+    /// Drains of IPVS hold up to this time (CLOCK_MONOTONIC, ns).
     Lease(u64),
     /// These tables must be written; answered by [`super::Input::Written`].
     Tables(TablesPlan),
-    /// This must lie on the disk; answered by [`super::Input::Saved`].
+    /// This state must lie on the disk; answered by [`super::Input::Saved`].
     Save(u64, ToSave),
     /// The answer to a request.
     Reply(Ticket, Outcome),
@@ -63,10 +63,10 @@ pub type Outcome = Result<Done, Refusal>;
 pub struct Done {
     /// What changed.
     pub changed: Changed,
-    /// When (CLOCK_MONOTONIC, ns) the map held it. `None`: it waits still, for the own node's devices, for the tables in which the
-    /// node stands, or for a limit.
+    /// When (CLOCK_MONOTONIC, ns) the map held the change. `None`: the change still waits for the own node's devices, for the tables in
+    /// which the node stands, or for a limit.
     pub written: Option<u64>,
-    /// Whether it outlives the agent.
+    /// Whether the change outlives the agent.
     pub saved: SaveState,
 }
 
@@ -92,7 +92,7 @@ pub enum Changed {
 pub enum SaveState {
     /// It does.
     Saved,
-    /// It is still being written.
+    /// It is still being saved.
     Late,
     /// It does not, and why; it is tried again each second.
     Failed(Arc<str>),
@@ -109,7 +109,7 @@ pub enum Refusal {
     UnknownNode(NodeName),
     /// It is the node that this agent runs on.
     OwnNode(NodeName),
-    /// The rest may not carry the load.
+    /// The remaining nodes may not be able to carry the load.
     TooMany {
         /// So many would be flagged.
         flagged: usize,
@@ -118,9 +118,9 @@ pub enum Refusal {
     },
     /// The verdict could not be written. The claim is not held.
     NotWritten(Arc<str>),
-    /// What must be exempt then could not be written. The claim is not held.
+    /// An exemption that the verdict needs could not be written. The claim is not held.
     NotExempt {
-        /// What must be exempt.
+        /// The port that must be exempt.
         port: Backend,
         /// Why it could not be.
         error: Arc<str>,
@@ -134,20 +134,20 @@ pub enum Refusal {
 /// For the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node is claimed that was not, by the source of this claim.
+    /// The source of this claim newly claims a node.
     Raised(NodeName, Claim),
     /// A source claims a node no more.
     Withdrawn(NodeName, Source),
-    /// The flags of the cluster's source: these came and these went with it.
+    /// The flags of the cluster's source changed.
     FileFlags {
-        /// Nodes that it flags and did not.
+        /// Nodes that the source newly flags.
         came: Vec<NodeName>,
-        /// Nodes that it flags no more.
+        /// Nodes that the source flags no more.
         went: Vec<NodeName>,
     },
     /// A claim is over.
     Over(NodeName, Source),
-    /// Automatic claims of a scope exceed its limit: none is enforced there, of these nodes.
+    /// Automatic claims of a scope exceed its limit: none is enforced there. These nodes have them.
     Withheld(Withheld, Vec<NodeName>),
     /// Automatic claims of a scope are withheld no more.
     NoMoreWithheld(LimitScope),
@@ -155,13 +155,13 @@ pub enum Event {
     ViewTooOld(Duration),
     /// The view is not too old any more.
     ViewConfirmed,
-    /// A command changed the mode, which was another.
+    /// A command changed the mode.
     ModeChanged(Mode, ChangedBy),
-    /// This forwards Services in kube-proxy's place: nothing is cut, only counted.
+    /// Another program forwards Services in kube-proxy's place: nothing is cut, only counted.
     Replaced(Replacement),
-    /// The same, and it is cut all the same: `--force` says so.
+    /// Another program forwards Services in kube-proxy's place, and nodes are cut all the same: `--force` says so.
     Forced(Replacement),
-    /// Nothing forwards in its place any more.
+    /// Nothing forwards Services in kube-proxy's place any more.
     NotReplaced,
     /// A node's entry could not be written.
     Failed(NodeName, Arc<str>),
@@ -173,6 +173,6 @@ pub enum Event {
     SaveFailed(Arc<str>),
     /// So many node entries and exemptions in the maps were not as they should be.
     Mended(usize, usize),
-    /// The cluster's source flags what `nodefence flag` would ask `--force` for.
+    /// The cluster's source flags nodes for which `nodefence flag` would need `--force`.
     Danger(Danger),
 }

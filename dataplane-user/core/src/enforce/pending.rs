@@ -13,7 +13,7 @@ use crate::cluster::NodeName;
 /// What a request changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// A claim was raised in place of another. `raised`: as it is held; `None` where it was over at once.
+    /// A claim was raised. `before`: the claim that it replaced. `raised`: the claim as it is held; `None` where it was over at once.
     Raise { source: Source, before: Option<Claim>, raised: Option<Box<Claim>> },
     /// A claim was taken back, if there was one.
     Withdraw { was: bool },
@@ -27,13 +27,13 @@ pub(super) struct Pending {
     pub(super) ticket: Ticket,
     pub(super) node: NodeName,
     pub(super) wish: Wish,
-    /// Nothing is to be written for it any more.
+    /// Whether nothing is to be written to the maps for the request any more.
     pub(super) settled: bool,
-    /// When (CLOCK_MONOTONIC, ns) the map held it.
+    /// When (CLOCK_MONOTONIC, ns) the map held the change.
     pub(super) written: Option<u64>,
-    /// What must be saved for it.
+    /// The number of the save that the request waits for.
     pub(super) serial: u64,
-    /// It is answered then (CLOCK_MONOTONIC, ns), whatever it waits for.
+    /// When (CLOCK_MONOTONIC, ns) the request is answered at the latest, whatever it waits for.
     pub(super) by: u64,
 }
 
@@ -41,25 +41,25 @@ pub(super) struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     pub(super) waiting: Vec<Pending>,
-    /// What was handed out to be saved, and is not known to be.
+    /// The save that was handed out and is not known to be done.
     out: Option<u64>,
-    /// When (CLOCK_MONOTONIC, ns) something was handed out last.
+    /// When (CLOCK_MONOTONIC, ns) a save was handed out last.
     handed: u64,
-    /// What is saved.
+    /// The last save that is done.
     done: u64,
-    /// What could not be saved last, and why.
+    /// The save that failed last, and why.
     failed: Option<(u64, Arc<str>)>,
-    /// It is tried again then (CLOCK_MONOTONIC, ns).
+    /// When (CLOCK_MONOTONIC, ns) the failed save is tried again.
     again: Option<u64>,
-    /// To so many agents what was saved was given that nobody said had gone: nothing is saved any more.
+    /// How many agents that still run were given the saved state: while there is one, nothing is saved any more.
     given: u32,
 }
 
 impl Requests {
-    /// Whether all of this is to be saved now. It is handed out then.
+    /// Whether the state is to be saved now. Where it is, it counts as handed out.
     pub(super) fn save(&mut self, changes: Changes, now: u64) -> bool {
         let tried = self.failed.as_ref().map_or(self.done, |(failed, _)| *failed);
-        // What is urgent is tried at once, whatever became of what is older.
+        // An urgent change is tried at once, whatever became of older ones.
         let due = changes.urgent > tried && self.is_unsaved(changes);
         let due = due || self.next_save(changes).is_some_and(|at| at <= now);
         if due {
@@ -73,18 +73,18 @@ impl Requests {
         self.out.is_none() && self.is_behind(changes)
     }
 
-    /// Whether there is more than was handed out, also where that is not known to be saved.
+    /// Whether there are changes that were not handed out to be saved.
     pub(super) fn is_behind(&self, changes: Changes) -> bool {
         !self.is_given() && changes.all > self.out.unwrap_or(self.done)
     }
 
-    /// When what is not urgent, or failed, is to be saved (CLOCK_MONOTONIC, ns): each makes the disk write, so that renewals are saved once a second at most.
+    /// When the next save is due that is not urgent or failed before (CLOCK_MONOTONIC, ns). Each save makes the disk write, so renewals are saved once a second at most.
     pub(super) fn next_save(&self, changes: Changes) -> Option<u64> {
         let at = self.handed.saturating_add(SECOND).max(self.again.unwrap_or_default());
         self.is_unsaved(changes).then_some(at)
     }
 
-    /// What became of it. Whether a failure is news.
+    /// Takes the result of a save. Whether a failure is news.
     pub(super) fn saved(&mut self, serial: u64, result: Result<(), Arc<str>>, now: u64) -> bool {
         if self.out != Some(serial) {
             return false;
@@ -105,27 +105,27 @@ impl Requests {
         }
     }
 
-    /// Has it saved again once it is time.
+    /// Has a failed save tried again once it is due.
     pub(super) fn save_again(&mut self, now: u64) {
         self.again = self.again.filter(|again| *again > now);
     }
 
-    /// What was saved is another agent's from now on.
+    /// The saved state is another agent's from now on.
     pub(super) fn give(&mut self) {
         self.given += 1;
     }
 
-    /// One of those to whom it was given has gone.
+    /// One of the agents that were given the saved state has gone.
     pub(super) fn take_back(&mut self) {
         self.given = self.given.saturating_sub(1);
     }
 
-    /// Whether it is.
+    /// Whether the saved state is another agent's.
     pub(super) fn is_given(&self) -> bool {
         self.given > 0
     }
 
-    /// How far the saving of this is; `None` while it goes on.
+    /// What became of this save; `None` while it goes on.
     pub(super) fn state(&self, serial: u64) -> Option<SaveState> {
         if self.done >= serial {
             return Some(SaveState::Saved);

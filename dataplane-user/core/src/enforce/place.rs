@@ -1,4 +1,4 @@
-//! A place in the `nodes` map: what lies there, and what is to.
+//! A place in the `nodes` map: what lies there, and what is to lie there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,15 +17,15 @@ use crate::{
 /// What must be done about a place, in this order over all places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
-    /// Written healthy with the generation of its new owner.
+    /// Write the place healthy, with the generation of its new owner.
     Place,
-    /// Its verdict taken back, or made one that does not cut.
+    /// Take its verdict back, or make it one that does not cut.
     Release,
-    /// A verdict given that it does not bear.
+    /// Give it a verdict that it does not bear.
     Flag,
-    /// Its verdict written again.
+    /// Write its verdict again.
     Renew,
-    /// Written as unused.
+    /// Write the place as unused.
     Vacate,
 }
 
@@ -34,16 +34,16 @@ pub(super) enum Work {
 pub(super) struct Owner {
     pub(super) name: NodeName,
     pub(super) slot: Slot,
-    /// With which view it came.
+    /// The view with which the owner came.
     pub(super) since: Epoch,
 }
 
-/// Why a place bears no verdict that it should.
+/// Why a place does not bear the verdict that it should.
 #[derive(Clone, Debug)]
 pub(super) struct Blocked {
-    /// It is tried again then (CLOCK_MONOTONIC, ns).
+    /// When (CLOCK_MONOTONIC, ns) the verdict is tried again.
     pub(super) until: u64,
-    /// What must be exempt.
+    /// The port that must be exempt.
     pub(super) port: Backend,
     /// Why it could not be.
     pub(super) why: Arc<str>,
@@ -61,37 +61,37 @@ pub(super) struct Before {
 pub(super) struct Place {
     index: u32,
     pub(super) owner: Option<Owner>,
-    /// What was written last, or found.
+    /// The entry that was written last, or found.
     pub(super) entry: NodeEntry,
-    /// That is what is wanted, and nobody said that it was not written.
+    /// Whether the entry is as wanted, and nobody said that its write failed.
     pub(super) clean: bool,
     /// Up to when (CLOCK_MONOTONIC, ns) the map may hold a verdict that cuts.
     pub(super) may_cut: Option<u64>,
     pub(super) want: Option<Decision>,
-    /// A write failed: it is tried again then.
+    /// When a failed write is tried again (CLOCK_MONOTONIC, ns).
     pub(super) again: Option<u64>,
-    /// Why it failed.
+    /// Why the write failed.
     pub(super) error: Option<Arc<str>>,
-    /// What must be exempt for its verdict could not be written.
+    /// The exemption that the verdict needs and that could not be written.
     pub(super) blocked: Option<Blocked>,
-    /// Since when it bears a verdict without a break.
+    /// Since when the place bears a verdict without a break.
     pub(super) since: u64,
-    /// Since when a round that asks its clients counts.
+    /// Rounds that challenge the node's clients count if they began at this time or later.
     pub(super) challenge_since: u64,
-    /// The tables that lack its former owner are written.
+    /// Whether tables without the former owner are written.
     pub(super) vacant: bool,
-    /// As what it stands in the list of what is to be done.
+    /// The work for which the place is listed.
     pub(super) listed: Option<Work>,
 }
 
-/// Whether an entry cuts, until it lapses. A number from another version may mean anything.
+/// Whether an entry cuts, until it lapses. A number from another version may mean anything, and counts as cutting.
 pub(super) fn cuts(entry: &NodeEntry) -> bool {
     let spares = [Action::Observe, Action::Ignore].map(|action| action as u32);
     entry.verdict != Verdict::Healthy as u32 && !spares.contains(&entry.action)
 }
 
 impl Place {
-    /// As it was found.
+    /// A place as its entry was found in the map.
     pub(super) fn found(index: u32, entry: NodeEntry, now: u64) -> Self {
         Self {
             index,
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// One that was never used.
+    /// A place that was never used.
     pub(super) fn unused(index: u32, now: u64) -> Self {
         Self::found(index, NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] }, now)
     }
@@ -130,30 +130,30 @@ impl Place {
         self.want.as_ref().is_some_and(|want| want.mode == Mode::Enforce)
     }
 
-    /// Whether its entry says that nobody has it.
+    /// Whether the entry says that the place has no owner.
     pub(super) fn is_empty(&self) -> bool {
         self.entry.name == [0; 28] && self.entry.verdict == Verdict::Healthy as u32
     }
 
-    /// From now on this is wanted.
+    /// Sets the verdict that the place must bear.
     pub(super) fn want(&mut self, want: Option<Decision>, now: u64) {
         let mode = |want: &Option<Decision>| want.as_ref().map(|want| want.mode);
         if mode(&want) != mode(&self.want) {
             self.clean = false;
-            // That another write failed says nothing about this one.
+            // The failure of an earlier write says nothing about this one.
             self.again = None;
         }
         if let Some(want) = &want {
             let until = verdict_until(now, left(want, now));
             let sooner = want.ends.is_some_and(|ends| ends < self.entry.until);
-            // It may have been written for a claim that was about to end, and the next renewal may come too late.
+            // The entry may have been written for a claim that was about to end, and the next renewal may come too late.
             let short = self.entry.until < until && self.entry.until < now + 2 * SECOND;
             self.clean &= !sooner && !short;
         }
         self.want = want;
     }
 
-    /// What must be done now.
+    /// The work that is due now.
     pub(super) fn work(&self, now: u64) -> Option<Work> {
         if self.again.is_some_and(|again| again > now) {
             return None;
@@ -185,18 +185,18 @@ impl Place {
         node_entry(&owner.name, owner.slot, &policy, until)
     }
 
-    /// It was written, as far as is known. Gives what it replaced.
+    /// Takes the entry as written. Returns what it replaced.
     pub(super) fn written(&mut self, entry: NodeEntry) -> Before {
         let before = Before { entry: self.entry, may_cut: self.may_cut };
         self.may_cut = cuts(&entry).then_some(entry.until);
-        // The owner's generation comes healthy, and what is wanted after it.
+        // The owner's generation is written healthy first, its verdict after that.
         self.clean = !self.is_unwritten() || self.want.is_none();
         self.entry = entry;
         self.again = None;
         before
     }
 
-    /// That failed: either entry may lie there.
+    /// Takes note that the write failed: either entry may lie in the map.
     pub(super) fn failed(&mut self, before: Before, again: u64, error: Arc<str>) {
         let tried = std::mem::replace(&mut self.entry, before.entry);
         let of = |entry: &NodeEntry| cuts(entry).then_some(entry.until);
@@ -206,7 +206,7 @@ impl Place {
         self.error = Some(error);
     }
 
-    /// This was read in the map in place of what should lie there. It may be old by now, so it proves nothing.
+    /// Takes note of an entry that was read in the map and is not as it should be. It may be old by now, so it proves nothing.
     pub(super) fn differs(&mut self, entry: &NodeEntry) {
         self.may_cut = self.may_cut.max(cuts(entry).then_some(entry.until));
         self.clean = false;

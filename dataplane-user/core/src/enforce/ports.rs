@@ -10,7 +10,7 @@ use crate::{
     plan::{At, ExemptFor, ExemptPort},
 };
 
-/// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
+/// How many parts the set has: a change copies one part, where somebody still reads it.
 const PARTS: usize = 64;
 
 type Part = Arc<BTreeSet<(ExemptPort, ExemptFor)>>;
@@ -18,7 +18,7 @@ type Part = Arc<BTreeSet<(ExemptPort, ExemptFor)>>;
 /// Ports that are exempt, each with every reason. A clone costs nothing.
 #[derive(Clone, Debug)]
 pub struct ExemptPorts {
-    /// Ports of one node are in one part.
+    /// All ports of a node are in one part.
     parts: Arc<[Part; PARTS]>,
     ports: usize,
 }
@@ -58,7 +58,7 @@ impl ExemptPorts {
         self.ports
     }
 
-    /// Whether none is.
+    /// Whether no port is exempt.
     pub fn is_empty(&self) -> bool {
         self.ports == 0
     }
@@ -74,7 +74,7 @@ impl ExemptPorts {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// Those at an address.
+    /// The exempt ports at an address.
     pub(super) fn at(&self, at: At) -> BTreeSet<ExemptPort> {
         let (node, address) = at;
         let first = ExemptPort { node, address, port: 0, protocol: Protocol::Tcp };
@@ -82,7 +82,7 @@ impl ExemptPorts {
         ports.take_while(|port| port.at() == at).collect()
     }
 
-    /// Each port with its first reason. Costs in proportion to what is exempt.
+    /// Each port with its first reason. Costs in proportion to the number of exempt ports.
     pub(super) fn reasons(&self) -> BTreeMap<ExemptPort, ExemptFor> {
         let mut reasons = BTreeMap::new();
         for (port, reason) in self.iter() {
@@ -92,7 +92,7 @@ impl ExemptPorts {
     }
 }
 
-/// What no reason for a port stands before.
+/// The lowest entry that a port can have: none of the port's entries sorts before it.
 fn lowest(port: ExemptPort) -> (ExemptPort, ExemptFor) {
     use crate::{cluster::TrafficPolicy, plan::Why};
     (port, ExemptFor { service: 0, port: 0, why: Why::NothingElse(TrafficPolicy::Cluster) })

@@ -1,4 +1,5 @@
-//! As what claims are carried out at most: the mode, which commands change, and what keeps this agent from cutting though the mode would.
+//! The strongest mode in which claims are carried out: the mode that is set, which commands change, and what keeps this agent from cutting in
+//! mode enforce.
 
 use super::{
     machine::Enforcer,
@@ -8,35 +9,35 @@ use super::{
 use crate::{plan::Mode, proxy::Replacement};
 
 impl Enforcer {
-    /// Now. An old view, and what forwards in kube-proxy's place, make it less than the mode.
+    /// The strongest mode now. An old view, and a program that forwards in kube-proxy's place, make it weaker than the mode that is set.
     pub(super) fn most(&self) -> Mode {
         let replaced = self.replacement.is_some() && !self.told.force;
         if self.age.is_over() || replaced { Mode::Observe } else { self.told.mode }
     }
 
-    /// This forwards in kube-proxy's place, or nothing does.
+    /// Takes note of what forwards in kube-proxy's place, or that nothing does.
     pub(super) fn replaced_by(&mut self, found: Option<Replacement>) {
         if std::mem::replace(&mut self.replacement, found) == found {
             return;
         }
-        // In mode observe it changes nothing.
+        // In mode observe a replacement changes nothing.
         if self.told.mode == Mode::Enforce {
             let event = found.map_or(Event::NotReplaced, |found| self.beside(found));
             self.out.push_back(Output::Record(event));
         }
-        // What an earlier agent left is not renewed as a cut any more.
+        // An earlier agent's verdicts are not renewed as cuts any more.
         self.bridging.clear();
         self.publish = true;
     }
 
-    /// A command changes the mode. The weaker of it and of what else keeps this agent from cutting holds.
+    /// A command changes the mode. What else keeps this agent from cutting still does.
     pub(super) fn change_mode(&mut self, mode: Mode, by: ChangedBy) {
         if std::mem::replace(&mut self.told.mode, mode) == mode {
             return;
         }
         self.out.push_back(Output::Record(Event::ModeChanged(mode, by.clone())));
         self.mode_changed = Some(by);
-        // In mode observe nobody was told of it.
+        // In mode observe nobody was told of the replacement.
         if let Some(found) = self.replacement.filter(|_| mode == Mode::Enforce) {
             let event = self.beside(found);
             self.out.push_back(Output::Record(event));
@@ -45,7 +46,7 @@ impl Enforcer {
         self.publish = true;
     }
 
-    /// What the agent does beside it in mode enforce.
+    /// The event that says what the agent does beside a replacement in mode enforce.
     fn beside(&self, found: Replacement) -> Event {
         if self.told.force { Event::Forced(found) } else { Event::Replaced(found) }
     }

@@ -1,4 +1,4 @@
-//! Claims as they are raised and taken back, and the answers to those who asked.
+//! Requests: claims that are raised and withdrawn, and the answers.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use super::{
 };
 use crate::cluster::NodeName;
 
-/// Whether so many flagged nodes may be more than the rest can make up for: more than a third.
+/// Whether the remaining nodes may not be able to make up for so many flagged ones: more than a third.
 const fn too_many(flagged: usize, all: usize) -> bool {
     flagged * 3 > all
 }
 
 /// For how long a request waits for the map, and then for the disk, in ns.
 const PATIENCE: u64 = SECOND;
-/// For how long a hand-over waits for the disk, in ns: who asks for one waits for twice as long (`agent/start.rs`).
+/// For how long a hand-over waits for the disk, in ns: the agent that asks for one waits for twice as long (`agent/start.rs`).
 const HAND_OVER: u64 = 5 * SECOND;
 
 impl Enforcer {
-    /// A source raises its claim on a node, or takes it back.
+    /// A source raises or withdraws its claim on a node.
     pub(super) fn claim(&mut self, node: NodeName, change: Change, ticket: Option<Ticket>) {
         let (Change::Raise { claim: NewClaim { source, .. }, .. } | Change::Withdraw(source)) = &change;
         let done = match change {
@@ -41,7 +41,7 @@ impl Enforcer {
     }
 
     fn raise(&mut self, node: &NodeName, claim: NewClaim, force: bool) -> Result<Wish, Refusal> {
-        // An automatic claim may come before its node: it is shown as one on an unknown node, and limits hold for it.
+        // An automatic claim may come before its node: it is shown as a claim on an unknown node, and limits hold for it.
         if !claim.source.automatic() {
             self.may_raise(node, force)?;
         }
@@ -86,7 +86,7 @@ impl Enforcer {
         Ok(Wish::Withdraw { was })
     }
 
-    /// Whoever asks gets an answer after a write, also where nothing changes, and where an earlier write failed.
+    /// Has the node written again: a request is answered after a write, also where nothing changes, and where an earlier write failed.
     fn write_anew(&mut self, node: &NodeName) {
         let Some((index, _)) = self.place_of(node) else { return };
         if let Some(place) = self.places.get_mut(&index).filter(|place| place.want.is_some() || !place.clean)
@@ -97,7 +97,7 @@ impl Enforcer {
         self.touch(index);
     }
 
-    /// These are all claims of a source.
+    /// Replaces all claims of a source.
     pub(super) fn replace(&mut self, source: Source, claims: Vec<(NodeName, NewClaim)>) {
         if !self.takes(&source, false) {
             return;
@@ -121,10 +121,10 @@ impl Enforcer {
         self.out.extend(claim.map(|claim| Output::Record(Event::Raised(node.clone(), claim))));
     }
 
-    /// Another agent takes over: nothing is changed by requests from now on.
+    /// Another agent takes over: requests change nothing from now on.
     pub(super) fn hand_over(&mut self, ticket: Ticket) {
         if self.requests.is_given() {
-            // It was asked for before, and the file is another agent's.
+            // An earlier hand-over was done, and the file is another agent's.
             self.requests.give();
             let done = Done { changed: Changed::HandedOver, written: None, saved: SaveState::Saved };
             return self.reply(ticket, Ok(done));
@@ -144,7 +144,7 @@ impl Enforcer {
         };
         let settled = wish == Wish::HandOver;
         let changes = self.claims.changes();
-        // What changed nothing need not wait for renewals.
+        // A request that changed nothing need not wait for renewals.
         let serial = if wish == (Wish::Withdraw { was: false }) { changes.urgent } else { changes.all };
         self.requests.waiting.push(Pending { ticket, node, wish, settled, written: None, serial, by });
     }
@@ -153,12 +153,12 @@ impl Enforcer {
         self.out.push_back(Output::Reply(ticket, answer));
     }
 
-    /// Refuses the requests that raised a claim on a node and whose verdict is not written: what was held before is held again, where
-    /// nobody has changed the claim since. Whether there were any.
+    /// Refuses the requests that raised a claim on a node and whose verdict is not written: the claim before is held again, where
+    /// nobody has changed the claim since. Whether there were any such requests.
     pub(super) fn refuse(&mut self, node: &NodeName, refusal: &Refusal) -> bool {
         let mut any = false;
         let waiting = std::mem::take(&mut self.requests.waiting);
-        // The latest first, so that the claim before the first of them is what stays.
+        // The latest first, so that the claim before the first of them stays.
         for pending in waiting.into_iter().rev() {
             match &pending.wish {
                 Wish::Raise { source, before, raised } if pending.node == *node && !pending.settled => {
@@ -175,7 +175,7 @@ impl Enforcer {
         any
     }
 
-    /// Tells those who took a claim back that the node may be cut until its verdict lapses.
+    /// Answers the requests that withdrew a claim that the node may be cut until its verdict lapses.
     pub(super) fn not_taken_back(&mut self, node: &NodeName, error: &Arc<str>) {
         for pending in std::mem::take(&mut self.requests.waiting) {
             let its = matches!(pending.wish, Wish::Withdraw { .. }) && pending.node == *node;
@@ -187,7 +187,7 @@ impl Enforcer {
         }
     }
 
-    /// What became of the save.
+    /// Takes the result of a save.
     pub(super) fn saved(&mut self, serial: u64, result: Result<(), Arc<str>>) {
         let error = result.as_ref().err().cloned();
         let before = self.requests.error();
@@ -199,31 +199,31 @@ impl Enforcer {
         self.publish |= self.requests.error() != before;
     }
 
-    /// What is to be saved now.
+    /// The save that is due now.
     pub(super) fn save(&mut self) -> Option<Output> {
         let changes = self.claims.changes();
         let due = self.requests.save(changes, self.now.mono);
         due.then(|| Output::Save(changes.all, self.claims.to_save()))
     }
 
-    /// What is to be saved before the end, whatever else is being saved and however soon after the last time; nothing where all that is held was handed out, or
-    /// another agent has it.
+    /// The save to make before the agent ends, whatever else is being saved and however soon after the last save; `None` where all that is held was handed out,
+    /// or another agent has it.
     pub fn last_save(&self) -> Option<(u64, ToSave)> {
         let changes = self.claims.changes();
         self.requests.is_behind(changes).then(|| (changes.all, self.claims.to_save()))
     }
 
-    /// What all claims are saved by that are held now.
+    /// The number of the save that has all claims held now.
     pub fn serial(&self) -> u64 {
         self.claims.changes().all
     }
 
-    /// Whether that is saved, or could not be.
+    /// Whether this save is done, or failed.
     pub fn is_saved(&self, serial: u64) -> bool {
         self.requests.state(serial).is_some()
     }
 
-    /// Answers whoever waits for nothing more, or for long enough.
+    /// Answers the requests that wait for nothing more, or have waited long enough.
     pub(super) fn answer(&mut self) {
         if self.requests.waiting.is_empty() {
             return;
@@ -231,7 +231,8 @@ impl Enforcer {
         let now = self.now.mono;
         let urgent = self.claims.changes().urgent;
         for mut pending in std::mem::take(&mut self.requests.waiting) {
-            // What sources tell meanwhile goes with the rest, since they tell it to nobody else; for a second, so that no stream of it puts the hand-over off.
+            // Claims that sources tell meanwhile are handed over too, since sources tell them to nobody else. For one second only, so that a stream of them does not
+            // put the hand-over off.
             if pending.wish == Wish::HandOver && now < pending.by.saturating_sub(HAND_OVER - PATIENCE) {
                 pending.serial = pending.serial.max(urgent);
             }
@@ -252,13 +253,13 @@ impl Enforcer {
         self.close();
     }
 
-    /// Nothing is changed by requests while another agent takes over, or waits to.
+    /// Requests change nothing while another agent takes over, or waits to.
     fn close(&mut self) {
         let waits = self.requests.waiting.iter().any(|pending| pending.wish == Wish::HandOver);
         self.closing = waits || self.requests.is_given();
     }
 
-    /// The agent that was to take over has gone. It is not known what became of the file meanwhile.
+    /// The agent that was to take over has gone. What became of the file meanwhile is not known.
     pub(super) fn go_on(&mut self) {
         self.requests.take_back();
         self.close();
@@ -266,11 +267,11 @@ impl Enforcer {
         self.claims.bump();
     }
 
-    /// Whether nothing is to be written any more for a request.
+    /// Whether nothing is to be written to the maps for a request any more.
     fn is_settled(&self, pending: &Pending) -> bool {
         let Some((index, place)) = self.place_of(&pending.node) else { return true };
         let waits = place.want.is_none() && self.claims.decision(&pending.node).is_some();
-        // The last write counts once nobody said that it failed.
+        // The last write counts as done only once the next poll shows that nobody said it failed.
         let on_its_way = self.sent.as_ref().is_some_and(|(sent, _)| *sent == index);
         place.clean && !on_its_way && !waits
     }
@@ -296,7 +297,7 @@ impl Enforcer {
         self.reply(pending.ticket, Ok(Done { changed, written: pending.written, saved }));
     }
 
-    /// Says what is dangerous about the flags of the cluster's source.
+    /// Records what is dangerous about the flags of the cluster's source.
     pub(super) fn tell_dangers(&mut self) {
         if !std::mem::take(&mut self.dangers_due) {
             return;

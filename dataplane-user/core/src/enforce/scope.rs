@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-/// Some nodes, of which automatic claims may cut only a part.
+/// A set of nodes of which automatic claims may cut only a part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitScope {
     /// All nodes.

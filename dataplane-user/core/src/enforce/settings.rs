@@ -1,4 +1,4 @@
-//! What the command line says of verdicts. Of it the mode alone changes while the agent runs, by a command.
+//! The command line's settings for verdicts. Only the mode changes while the agent runs, by a command.
 
 use std::time::Duration;
 
@@ -10,16 +10,30 @@ use crate::{
     plan::{Answer, Mode},
 };
 
-/// What is done about automatic claims: those that no person made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+/// How automatic claims, which no person made, are carried out.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Auto {
-    /// They are shown.
+    /// They are only shown.
     Off,
-    /// What they would cut is counted.
+    /// Packets that they would cut are counted.
     #[default]
     Observe,
     /// They are enforced as an operator's are, within the limits.
     Enforce,
+}
+
+/// As the command line has it.
+impl std::fmt::Display for Auto {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Observe => "observe",
+            Self::Enforce => "enforce",
+        })
+    }
 }
 
 impl Auto {
@@ -36,9 +50,9 @@ impl Auto {
 /// How many nodes of a scope automatic claims may cut: a part of its nodes, and at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// So many parts.
+    /// Numerator.
     pub part: u32,
-    /// Of so many. Never 0.
+    /// Denominator. Never 0.
     pub of: u32,
 }
 
@@ -49,7 +63,7 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Of so many nodes.
+    /// How many nodes may be cut, of so many.
     pub const fn allowed(self, nodes: u32) -> u32 {
         let allowed = nodes as u64 * self.part as u64 / if self.of == 0 { 1 } else { self.of as u64 };
         match allowed {
@@ -61,7 +75,7 @@ impl Share {
 }
 
 /// Who changed a setting of an agent that runs, and when.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ChangedBy {
     /// Who asked, in the words of a flag's `by`.
     pub by: String,
@@ -69,7 +83,7 @@ pub struct ChangedBy {
     pub at: Timestamp,
 }
 
-/// All of it.
+/// All of these settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The node that this agent runs on.
@@ -82,8 +96,8 @@ pub struct Told {
     pub answer: Answer,
     /// How many nodes automatic claims may cut, of all, of each zone and of each pool.
     pub limit: Share,
-    /// Nothing is cut while the view is older, only counted. `None`: it holds however old it is.
+    /// While the view is older than this, nothing is cut, only counted. `None`: the view holds however old it is.
     pub max_view_age: Option<Duration>,
-    /// To cut also where something else than kube-proxy forwards Services.
+    /// Whether to cut also where another program than kube-proxy forwards Services.
     pub force: bool,
 }

@@ -1,4 +1,4 @@
-//! Of one view: how much is left of each target while some nodes are cut, and what is exempt therefore.
+//! How much is left of each target of one view while some nodes are cut, and which ports are exempt because of that.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::plan::{ExemptPort, Slot};
 
-/// What is left of the targets of a view. A node costs what it has of them.
+/// What is left of the targets of a view. To cut or spare a node costs in proportion to its parts of targets.
 #[derive(Clone, Debug)]
 pub(super) struct Shortage {
     index: Arc<ExemptIndex>,
-    /// By the target's number.
+    /// How many ports are left, by the target's number.
     left: Vec<u32>,
     ports: ExemptPorts,
 }
 
 impl Shortage {
-    /// While nobody is cut.
+    /// The shortage while no node is cut.
     pub(super) fn new(index: Arc<ExemptIndex>) -> Self {
         Self { left: index.sizes().to_vec(), index, ports: ExemptPorts::default() }
     }
 
-    /// The same of the view that follows on this one's, of which this changed. `cut`: whether a node is cut.
+    /// The shortage of the view that follows on this one's, of which this changed. `cut`: whether a node is cut.
     pub(super) fn follow(
         &self,
         index: Arc<ExemptIndex>,
@@ -73,12 +73,12 @@ impl Shortage {
         &self.ports
     }
 
-    /// Of which view.
+    /// The index of the view.
     pub(super) fn index(&self) -> &Arc<ExemptIndex> {
         &self.index
     }
 
-    /// A node is cut from now on that was not. Gives the ports that are exempt now and were not.
+    /// Cuts a node that was not cut. Returns the ports that are newly exempt.
     pub(super) fn cut(&mut self, slot: Slot) -> Vec<ExemptPort> {
         let mut new = Vec::new();
         let index = Arc::clone(&self.index);
@@ -97,7 +97,7 @@ impl Shortage {
         new
     }
 
-    /// A node is not cut any more that was. Gives the ports that are not exempt any more.
+    /// Spares a node that was cut. Returns the ports that are not exempt any more.
     pub(super) fn spare(&mut self, slot: Slot) -> Vec<ExemptPort> {
         let mut gone = Vec::new();
         let index = Arc::clone(&self.index);

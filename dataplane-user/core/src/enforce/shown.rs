@@ -1,11 +1,11 @@
-//! Every claim and how it stands, for all who read it: a map that is cheap to hand out and to change by a few nodes.
+//! Every claim and how it stands, for all readers: a map that is cheap to hand out and to change by a few nodes.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{claim::Saved, gone::Gone, scope::LimitScope, standing::ShownClaim};
 use crate::cluster::NodeName;
 
-/// Into so many parts it is cut: a change copies one of them, where somebody reads it still.
+/// How many parts the map has: a change copies one part, where somebody still reads it.
 const PARTS: usize = 64;
 
 type Part = Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>;
@@ -13,7 +13,7 @@ type Part = Arc<BTreeMap<NodeName, Arc<[ShownClaim]>>>;
 /// The claims on each node that has any. A clone costs nothing.
 #[derive(Clone, Debug)]
 pub struct ShownClaims {
-    /// By what their nodes' names come to.
+    /// A node's part follows from its name.
     parts: Arc<[Part; PARTS]>,
 }
 
@@ -23,7 +23,7 @@ impl Default for ShownClaims {
     }
 }
 
-/// FNV-1a, 32 bits.
+/// The part of a node, by FNV-1a with 32 bits.
 fn part_of(name: &str) -> usize {
     let hash =
         name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -36,7 +36,7 @@ impl ShownClaims {
         self.parts[part_of(node)].get(node).map_or(&[][..], |claims| &claims[..])
     }
 
-    /// Puts these in the place of a node's.
+    /// Replaces the claims on a node.
     pub(super) fn put(&mut self, node: &NodeName, claims: Arc<[ShownClaim]>) {
         let part = Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[part_of(node)]);
         if claims.is_empty() {
@@ -46,17 +46,17 @@ impl ShownClaims {
         }
     }
 
-    /// Whether nothing was put since one was cloned from the other.
+    /// Whether neither changed since one was cloned from the other.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.parts, &other.parts)
     }
 
-    /// Every node that has some, in no order.
+    /// Every node that has claims, in no order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.parts.iter().flat_map(|part| part.keys())
     }
 
-    /// Every node that has some with its claims, by name. Costs in proportion to all of them.
+    /// Every node that has claims with these, by name. Costs in proportion to all claims.
     pub fn by_name(&self) -> BTreeMap<&NodeName, &[ShownClaim]> {
         self.parts.iter().flat_map(|part| part.iter()).map(|(node, claims)| (node, &claims[..])).collect()
     }
@@ -70,19 +70,19 @@ impl FromIterator<(NodeName, Arc<[ShownClaim]>)> for ShownClaims {
     }
 }
 
-/// What is to outlive the agent. A clone costs nothing; whoever writes it down makes [`Saved`] of it.
+/// The state to save, which outlives the agent. A clone costs nothing; the writer makes [`Saved`] of it.
 #[derive(Clone, Debug)]
 pub struct ToSave {
     /// Every claim.
     pub claims: ShownClaims,
-    /// The scopes in which automatic claims were released, and when by CLOCK_BOOTTIME.
+    /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
     pub released: Vec<(LimitScope, Duration)>,
-    /// Claims that were withheld and are gone.
+    /// Claims that are gone and were withheld.
     pub gone: Gone,
 }
 
 impl ToSave {
-    /// All of it, by the nodes' names. Costs in proportion to all claims.
+    /// All of the state, by the nodes' names. Costs in proportion to all claims.
     pub fn saved(&self) -> Saved {
         let by_name = self.claims.by_name();
         let claims = by_name

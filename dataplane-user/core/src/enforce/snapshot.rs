@@ -10,7 +10,7 @@ use crate::{
     plan::{Mode, Policy, Slot},
 };
 
-/// As what a place bears a verdict.
+/// How a place bears a verdict.
 #[derive(Default)]
 struct Told {
     enforced: Option<Bearer>,
@@ -19,7 +19,7 @@ struct Told {
 }
 
 impl Enforcer {
-    /// As of now. Costs in proportion to the places of which something else is to be told.
+    /// The snapshot as of now. Costs in proportion to the places of which something changed.
     pub(super) fn snapshot(&mut self) -> Arc<World> {
         let mut world = World {
             number: self.world.number + 1,
@@ -55,7 +55,7 @@ impl Enforcer {
         Arc::new(self.world.clone())
     }
 
-    /// What everybody is to be told of a place.
+    /// What the snapshot must say of a place.
     fn to_tell(&self, index: u32) -> Told {
         let Some(place) = self.places.get(&index) else { return Told::default() };
         let slot = place.slot();
@@ -66,7 +66,7 @@ impl Enforcer {
         Told { enforced, observed, lapsing }
     }
 
-    /// Whether that is what everybody was told last.
+    /// Whether the last snapshot says of a place what it must.
     pub(super) fn is_told(&self, index: u32) -> bool {
         let Told { enforced, observed, lapsing } = self.to_tell(index);
         let World { enforced: told, observed: told_observed, lapsing: told_lapsing, .. } = &self.world;
@@ -74,7 +74,7 @@ impl Enforcer {
         same && told_lapsing.at(index) == lapsing.as_ref()
     }
 
-    /// Nothing of a place was forgotten.
+    /// Whether the last snapshot is right about every place.
     #[cfg(test)]
     fn all_is_told(&self) {
         let World { enforced, observed, lapsing, .. } = &self.world;
@@ -94,7 +94,7 @@ impl Enforcer {
             slot,
             action: match place.want {
                 Some(_) => policy.action(),
-                // What an earlier agent wrote, or another setting.
+                // The entry is an earlier agent's, or of another setting.
                 None => Action::from_raw(place.entry.action).unwrap_or(policy.action()),
             },
             since: place.since,

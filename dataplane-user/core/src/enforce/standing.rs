@@ -1,13 +1,13 @@
-//! How a claim stands, for whoever asks.
+//! How a claim stands.
 
 use super::{claim::Claim, scope::LimitScope};
 
 /// What is done about a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Its node is cut for it.
+    /// Its node is cut.
     Enforced,
-    /// What it would cut is counted.
+    /// Packets that it would cut are counted.
     Observed,
     /// It exceeds the limits of these scopes.
     Withheld(Box<[LimitScope]>),
@@ -15,7 +15,7 @@ pub enum Standing {
     Off,
     /// There is no such node in the view.
     Unknown,
-    /// It is over, and stands in the file still.
+    /// It is over, and still stands in the file.
     Over,
 }
 

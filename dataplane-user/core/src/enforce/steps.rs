@@ -1,7 +1,7 @@
-//! What is to be done next, one thing at a time: an order in which no packet meets a cut that must not be.
+//! What to do next, one thing at a time, in an order in which no packet meets a cut that must not be.
 //!
-//! 1. New owners of places, healthy. 2. Verdicts that must not stand. 3. The snapshot. 4. Exemptions; of an address what is cut there all the same first.
-//! 5. Verdicts, new ones first. 6. Exemptions that are not needed any more. 7. Tables. 8. What must be saved, answers, records.
+//! 1. New owners of places, healthy. 2. Verdicts that must not stand. 3. The snapshot. 4. Exemptions; the ports that are cut at an exempt address come before it.
+//! 5. Verdicts, new ones first. 6. Exemptions that are not needed any more. 7. Tables. 8. Saves, answers, records.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{
 };
 use nodefence_common::VERDICT_LIFETIME_NS;
 
-/// For how long the drain may show no sign of life, in ns: then what it drained from IPVS is restored.
+/// For how long the drain may show no sign of life, in ns: after that the lease ends and the guard restores IPVS.
 const DRAIN_SILENT: u64 = 60 * SECOND;
 
 impl Enforcer {
-    /// What is to be done next; `None` where there is nothing to do before [`Enforcer::deadline`].
+    /// The next thing to do; `None` where there is nothing to do before [`Enforcer::deadline`].
     pub fn poll(&mut self) -> Option<Output> {
         self.confirm();
         if self.bridged.is_some() {
@@ -26,7 +26,7 @@ impl Enforcer {
         if let Some(output) = self.write_first(&[Work::Place, Work::Release]) {
             return Some(output);
         }
-        // Here, when all that came together has been taken: a view, and the flags of its file.
+        // Only here, when all inputs that belong together were taken: a view, and the flags of its file.
         self.tell_dangers();
         if std::mem::take(&mut self.publish) {
             return Some(Output::Publish(self.snapshot()));
@@ -65,7 +65,7 @@ impl Enforcer {
         self.save().or_else(|| self.out.pop_front())
     }
 
-    /// The first write of one of these kinds.
+    /// The first write that is due of these kinds.
     fn write_first(&mut self, kinds: &[Work]) -> Option<Output> {
         let of = |kind: &Work| self.work.range((*kind, 0)..=(*kind, u32::MAX)).next().copied();
         let (work, index) = kinds.iter().find_map(of)?;
@@ -87,7 +87,7 @@ impl Enforcer {
         due.then(|| Output::Lease(self.now.mono.saturating_add(VERDICT_LIFETIME_NS)))
     }
 
-    /// The tables, once every new owner's generation is in the map and all is exempt that they ask for.
+    /// The tables, once every new owner's generation is in the map and all exemptions that they need are written.
     fn tables(&mut self) -> Option<Output> {
         if !self.views.is_due() || !self.unwritten.is_empty() || !self.exempt.whole() {
             return None;
@@ -96,13 +96,13 @@ impl Enforcer {
         Some(Output::Tables(TablesPlan { epoch: view.epoch, base, tables: Arc::clone(&view.tables) }))
     }
 
-    /// Nobody said that the last map write failed: it is done.
+    /// Takes the last map write as done, since nobody said that it failed.
     pub(super) fn confirm(&mut self) {
         let Some((index, _)) = self.sent.take() else { return };
         let now = self.now.mono;
         let Some(place) = self.places.get_mut(&index) else { return };
         if place.error.take().is_some() {
-            // Its clients are challenged anew: what the map held meanwhile is not known.
+            // The node's clients are challenged anew: what the map held meanwhile is not known.
             place.challenge_since = now;
             self.publish = true;
             self.retell.insert(index);
@@ -111,7 +111,7 @@ impl Enforcer {
             self.publish = true;
         }
         if !place.is_unwritten() && self.unwritten.remove(&index) {
-            // What is wanted of the new owner may be written once the tables are.
+            // The new owner's verdict may be written once the tables are.
             let name = place.owner.as_ref().map(|owner| owner.name.clone());
             if let Some(name) = name {
                 self.rewant(&name);

@@ -1,4 +1,4 @@
-//! Another view: new owners of places, nodes that left, tables to write. And what a comparison read.
+//! Takes another view over: new owners of places, nodes that left, tables to write. And takes what a comparison read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,15 +17,16 @@ use super::{
 use crate::cluster::NodeName;
 
 impl Enforcer {
-    /// Takes a view over, or keeps it until the tables of the one before are written.
+    /// Takes a view over, or has it wait until the tables of the view before are written.
     pub(super) fn view(&mut self, view: Arc<NewView>) {
         if let Some(view) = self.views.offer(view) {
             self.take(view);
         }
     }
 
-    /// The source said then that the view it gave last is as it is. One that is not in the maps yet is of about that time itself: the age is of what lies there. What was
-    /// taken, and so told to everybody, is confirmed for who goes by that, also while the maps cannot be written.
+    /// The source confirmed its last view at this time. The age follows only where that view is in the maps, since it is the age of what lies there; a view
+    /// that is not there yet is of about that time itself. A view that was taken, and so published, is confirmed to readers of the snapshot also while the maps
+    /// cannot be written.
     pub(super) fn confirmed(&mut self, at: Now) {
         if self.views.is_written() {
             self.age.confirm(at.boot);
@@ -60,7 +61,7 @@ impl Enforcer {
         self.grown.extend(delta.grown.iter().cloned());
         self.challenge_grown();
         if self.bridged.take().is_some() {
-            // From now on all verdicts are renewed, and all that nobody wants is taken back.
+            // From now on all verdicts are renewed, and verdicts without a claim are taken back.
             self.bridging.clear();
             self.next_renewal = self.now.mono;
             for index in self.places.keys().copied().collect::<Vec<_>>() {
@@ -77,7 +78,7 @@ impl Enforcer {
         self.publish = true;
     }
 
-    /// The node has this place no more.
+    /// Takes its place from a node.
     fn leave(&mut self, name: &str, index: u32, generation: u32) {
         let Some(place) = self.places.get_mut(&index) else { return };
         let its = |owner: &Owner| owner.slot.generation == generation && owner.name == *name;
@@ -93,7 +94,7 @@ impl Enforcer {
         self.touch(index);
     }
 
-    /// The node has a place of its own from now on.
+    /// Makes a node the owner of its place.
     fn own(&mut self, name: &NodeName, view: &NewView) {
         let Some(member) = view.members.get(name) else { return };
         let index = member.slot.index;
@@ -113,7 +114,7 @@ impl Enforcer {
         self.touch(index);
     }
 
-    /// Nodes that have more backends than rounds asked for that began before now.
+    /// Has the clients of nodes challenged anew that got more backends: earlier rounds left these out.
     fn challenge_grown(&mut self) {
         let now = self.now.mono;
         for name in &self.grown {
@@ -126,7 +127,7 @@ impl Enforcer {
         }
     }
 
-    /// What became of the tables.
+    /// Takes the result of writing the tables.
     pub(super) fn tables_written(&mut self, epoch: Epoch, result: Result<(), Arc<str>>) {
         let ours = match result {
             Ok(()) => self.views.succeeded(epoch),
@@ -165,7 +166,7 @@ impl Enforcer {
         }
     }
 
-    /// Has places written as unused that nobody has any more.
+    /// Has places without an owner written as unused.
     fn vacate(&mut self) {
         for index in std::mem::take(&mut self.left) {
             if let Some(place) = self.places.get_mut(&index).filter(|place| place.owner.is_none()) {
@@ -175,7 +176,7 @@ impl Enforcer {
         }
     }
 
-    /// Holds what was read in the maps against what should lie there, and has the differences mended.
+    /// Compares what was read in the maps with what should lie there, and has the differences mended.
     pub(super) fn found(&mut self, nodes: Vec<(u32, NodeEntry)>, exempt: &[(PortKey, u32)], whole: bool) {
         let now = self.now.mono;
         let mut differ = 0;
@@ -193,7 +194,7 @@ impl Enforcer {
         for (index, entry) in nodes {
             let place = self.places.entry(index).or_insert_with(|| Place::found(index, entry, now));
             if place.entry != entry {
-                // It may have been renewed since.
+                // The entry may have been renewed since it was read.
                 let renewed = NodeEntry { until: place.entry.until, ..entry } == place.entry;
                 differ += usize::from(!renewed);
                 place.differs(&entry);
@@ -204,18 +205,18 @@ impl Enforcer {
             self.touch(index);
         }
         let ports = self.exempt.found(exempt, whole);
-        // What an earlier agent left is no fault.
+        // Differences that an earlier agent left are no fault.
         if self.views.written().is_some() && (differ > 0 || ports > 0) {
             self.out.push_back(Output::Record(Event::Mended(differ, ports)));
         }
     }
 }
 
-/// What changed, where the builder did not say.
+/// What changed, where the builder did not say so.
 fn compare(before: Option<&NewView>, view: &NewView) -> Delta {
     match before {
         Some(before) => Delta::between(before, &view.view, &view.members),
-        // Nobody was known before: each that is cut is asked.
+        // No node was known before: the clients of each node that is cut are challenged.
         None => Delta {
             grown: view.members.keys().cloned().collect(),
             ..Delta::of_members(&BTreeMap::new(), &view.members)

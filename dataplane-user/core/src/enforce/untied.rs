@@ -11,19 +11,19 @@ use crate::{
     plan::{ExemptFor, ExemptPort, Slot, Why},
 };
 
-/// Ports of a node, and for whose sake each is exempt.
+/// Ports of a node, and for what each is exempt.
 type Ports = Box<[(ExemptPort, ExemptFor)]>;
 
-/// Of each node, what has the address of one of its backends and is tied to no node.
+/// By node: the endpoints that have the address of one of its backends and are tied to no node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Untied {
-    /// The endpoints that are tied to no node, by their addresses: the index of the Service, that of the endpoint.
+    /// The endpoints that are tied to no node, by their addresses: the indices of the Service and of the endpoint.
     by_address: Arc<HashMap<IpAddr, Vec<(u32, u32)>>>,
     of: Arc<HashMap<Slot, Ports>>,
 }
 
 impl Untied {
-    /// `slots`: the place of each node, in the order of the view.
+    /// The untied ports of a view. `slots`: the place of each node, in the order of the view.
     pub(super) fn new(view: &ClusterView, slots: &[Option<Slot>]) -> Self {
         let mut by_address: HashMap<IpAddr, Vec<(u32, u32)>> = HashMap::new();
         for (s, service) in (0..).zip(view.services.iter().flatten()) {
@@ -41,7 +41,7 @@ impl Untied {
         untied
     }
 
-    /// Has it follow on to another view of the same nodes and Services, of which these changed. Gives the nodes that have other ports now.
+    /// Follows to another view of the same nodes and Services, of which these changed. Returns the nodes that have other ports now.
     pub(super) fn follow(
         &mut self,
         before: &ClusterView,
@@ -55,7 +55,7 @@ impl Untied {
             service.is_some_and(|service| service.endpoints.iter().any(|endpoint| endpoint.node.is_none()))
         };
         if services.iter().any(|s| has_any(before, s) || has_any(view, s)) {
-            // Such Services change seldom.
+            // Services with untied endpoints change seldom.
             let other = Self::new(view, slots);
             let slots: HashSet<Slot> = self.of.keys().chain(other.of.keys()).copied().collect();
             let mut differ: Vec<Slot> =

@@ -1,4 +1,4 @@
-//! A view as the builder delivers it: with all that costs in proportion to it done.
+//! A view as the builder delivers it: all work that costs in proportion to its size is done.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,10 @@ use crate::{
     plan::{Exemptions, NodeTables, Slot, VirtualAddresses},
 };
 
-/// A node of a view, as far as verdicts go.
+/// A node of a view, as far as verdicts need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its place in the map. A place and its generation have one owner for ever.
+    /// Its place in the map. A place with a generation never has another owner.
     pub slot: Slot,
     /// Its zone.
     pub zone: Option<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// The scopes whose limits it counts in.
+    /// The scopes in whose limits the node counts.
     pub fn scopes(&self) -> impl Iterator<Item = LimitScope> {
         let zone = self.zone.clone().map(LimitScope::Zone);
         let pool = self.pool.clone().map(LimitScope::Pool);
@@ -39,20 +39,20 @@ impl Member {
 /// What changed since another view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Since this one. `None`: nothing is said of what changed.
+    /// The view since which it changed. `None`: what changed is not known.
     pub base: Option<Epoch>,
-    /// Nodes with a place that they did not have there.
+    /// Nodes with a place that they did not have in that view.
     pub added: Vec<NodeName>,
-    /// Nodes that had a place there which they have no more.
+    /// Nodes without the place that they had in that view.
     pub left: Vec<(NodeName, Slot)>,
-    /// Nodes with backends that they did not have there.
+    /// Nodes with backends that they did not have in that view.
     pub grown: Vec<NodeName>,
-    /// What of the index of exemptions is another, where that is known.
+    /// What changed in the index of exemptions, where that is known.
     pub exempt: Option<Reindexed>,
 }
 
 impl Delta {
-    /// Who has another place, and who has lost one.
+    /// The delta of which nodes have another place, and which lost one.
     pub(super) fn of_members(
         before: &BTreeMap<NodeName, Member>,
         after: &BTreeMap<NodeName, Member>,
@@ -71,8 +71,8 @@ impl Delta {
         delta
     }
 
-    /// Who has another place, who has lost one and who has more backends than in a view before; which view that is, and what of exemptions changed, is not said.
-    /// `members`: who has a place now.
+    /// The delta of which nodes have another place, lost one, or have more backends than in an earlier view. The delta says neither which view that is nor what
+    /// changed in exemptions. `members`: the nodes that have a place now.
     pub(super) fn between(
         before: &NewView,
         view: &ClusterView,
@@ -87,13 +87,14 @@ impl Delta {
         Self { grown, ..of_members }
     }
 
-    /// What changed since what `skipped` is held against, where this is held against the view that `skipped` led to. `members`: who has a place now.
+    /// This delta joined with `skipped`, the delta of the view before: what changed since the view against which `skipped` is. `members`: the nodes that have a
+    /// place now.
     fn with(&self, skipped: &Self, members: &BTreeMap<NodeName, Member>) -> Self {
         let union = |ours: &[NodeName], others: &[NodeName]| {
             let all: BTreeSet<&NodeName> = ours.iter().chain(others).collect();
             all.into_iter().filter(|name| members.contains_key(*name)).cloned().collect::<Vec<_>>()
         };
-        // Whoever came with the view that was skipped had no place before it.
+        // A node that came with the skipped view had no place before it.
         let was_there = |(name, _): &&(NodeName, Slot)| !skipped.added.contains(name);
         let exempt = self.exempt.as_ref().zip(skipped.exempt.as_ref());
         Self {
@@ -111,15 +112,15 @@ impl Delta {
 pub struct NewView {
     /// Its number.
     pub epoch: Epoch,
-    /// When its source was read, for whoever asks.
+    /// When its source was read.
     pub read: Now,
-    /// Who exists.
+    /// The cluster.
     pub view: Arc<ClusterView>,
     /// Every node that has a place.
     pub members: Arc<BTreeMap<NodeName, Member>>,
     /// How many nodes each scope has.
     pub sizes: Arc<BTreeMap<LimitScope, u32>>,
-    /// What kube-proxy here may use of each Service.
+    /// Which endpoints of each Service kube-proxy here may use.
     pub exempt: Arc<ExemptIndex>,
     /// Where virtual addresses lead.
     pub addresses: Arc<VirtualAddresses>,
@@ -130,7 +131,7 @@ pub struct NewView {
 }
 
 impl NewView {
-    /// What is exempt, with what is cut all the same at addresses that pass.
+    /// The exemptions of these ports, with the ports that are cut although their address passes.
     pub(super) fn exemptions(&self, exempt: &ExemptPorts) -> Exemptions {
         Exemptions::new(exempt.reasons(), |at| {
             let (node, address) = at;
@@ -139,7 +140,7 @@ impl NewView {
         })
     }
 
-    /// This view for whoever has not taken the one before: what changed with that one changed with this one.
+    /// This view for a taker that skipped the view before: the delta then also has what changed with that one.
     #[must_use]
     pub fn in_place_of(self: Arc<Self>, skipped: &Self) -> Arc<Self> {
         if self.delta.base != Some(skipped.epoch) {

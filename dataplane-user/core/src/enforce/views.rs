@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{now::Epoch, view::NewView};
 use crate::plan::Slot;
 
-/// Of how many views backends may lie in the maps at once, beside the one that was written last. Where so many writes failed, the
-/// last of them is tried until it succeeds, and the next view waits.
+/// Of how many views backends may lie in the maps at once, beside the one that was written last. Where that many writes failed, the
+/// last one is tried until it succeeds, and the next view waits.
 const HANDED: usize = 4;
 
 /// How far the tables of the latest view are.
@@ -16,24 +16,24 @@ enum Step {
     Due,
     /// They are being written.
     Out,
-    /// They could not be written. They are to be handed out again then (CLOCK_MONOTONIC, ns).
+    /// They could not be written, and are to be handed out again at this time (CLOCK_MONOTONIC, ns).
     Failed(u64),
     /// They lie in the maps.
     Written,
 }
 
-/// Views.
+/// The latest view, and what the maps may hold of it and of earlier ones.
 #[derive(Debug)]
 pub(super) struct Views {
     latest: Option<Arc<NewView>>,
-    /// The view whose tables, and no others, were in the maps last.
+    /// The last view whose tables, and no others, were in the maps.
     written: Option<Epoch>,
-    /// Views whose tables were handed out since. A part of each may lie in the maps.
+    /// Views whose tables were handed out since then. A part of each may lie in the maps.
     handed: Vec<Epoch>,
     step: Step,
-    /// A write failed since: what lies in the maps is not known.
+    /// Whether a write failed since then: what lies in the maps is not known.
     unsure: bool,
-    /// To be taken once the tables are not on their way.
+    /// The view to take once no tables are being written.
     next: Option<Arc<NewView>>,
     pub(super) error: Option<Arc<str>>,
 }
@@ -45,7 +45,7 @@ impl Default for Views {
             written: None,
             handed: Vec::new(),
             step: Step::Written,
-            // What an earlier agent left is not known either.
+            // What an earlier agent left in the maps is not known either.
             unsure: true,
             next: None,
             error: None,
@@ -79,7 +79,7 @@ impl Views {
         self.next.is_none() && self.latest.is_some()
     }
 
-    /// Whether tables lie in the maps that know what came with this view.
+    /// Whether the tables in the maps are of this view or a later one.
     pub(super) fn written_since(&self, epoch: Epoch) -> bool {
         self.written.is_some_and(|written| written >= epoch)
     }
@@ -96,7 +96,7 @@ impl Views {
         self.next()
     }
 
-    /// The view that waits, if it can be taken now.
+    /// The waiting view, if it can be taken now.
     pub(super) fn next(&mut self) -> Option<Arc<NewView>> {
         let takes = match self.step {
             Step::Out => false,
@@ -110,7 +110,7 @@ impl Views {
         if takes { self.next.take() } else { None }
     }
 
-    /// Takes a view. Gives the one before, and whether nothing of that one came into the maps.
+    /// Takes a view. Returns the one before, and whether nothing of that one came into the maps.
     pub(super) fn take(&mut self, view: Arc<NewView>) -> (Option<Arc<NewView>>, bool) {
         let before = self.latest.replace(view);
         let epoch = before.as_ref().map(|view| view.epoch);
@@ -124,7 +124,7 @@ impl Views {
         self.step == Step::Due
     }
 
-    /// The tables are handed out. Gives the view, and what the maps hold, where that is known.
+    /// Hands the tables out. Returns the view, and the view whose tables the maps hold, where that is known.
     pub(super) fn hand_out(&mut self) -> Option<(Arc<NewView>, Option<Epoch>)> {
         let view = self.latest.clone()?;
         self.step = Step::Out;
@@ -135,7 +135,7 @@ impl Views {
         Some((view, base))
     }
 
-    /// They were written. Whether they are those that were handed out.
+    /// The tables of this view were written. Whether they are those that were handed out.
     pub(super) fn succeeded(&mut self, epoch: Epoch) -> bool {
         if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
             return false;
@@ -148,7 +148,7 @@ impl Views {
         true
     }
 
-    /// They were not. Whether they are those that were handed out.
+    /// The tables of this view could not be written. Whether they are those that were handed out.
     pub(super) fn failed(&mut self, epoch: Epoch, error: Arc<str>, again: u64) -> bool {
         if self.step != Step::Out || self.latest.as_ref().is_none_or(|view| view.epoch != epoch) {
             return false;
@@ -159,14 +159,14 @@ impl Views {
         true
     }
 
-    /// Has them handed out again once it is time.
+    /// Has failed tables handed out again once they are due.
     pub(super) fn try_again(&mut self, now: u64) {
         if matches!(self.step, Step::Failed(again) if again <= now) {
             self.step = Step::Due;
         }
     }
 
-    /// When that is (CLOCK_MONOTONIC, ns).
+    /// When failed tables are due again (CLOCK_MONOTONIC, ns).
     pub(super) fn next_try(&self) -> Option<u64> {
         match self.step {
             Step::Failed(again) => Some(again),

@@ -15,7 +15,7 @@ use crate::{
 /// What is dangerous about the flags of the cluster's source: no command stood between them and the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Danger {
-    /// It flags so many nodes of so many, more than a third.
+    /// It flags this many nodes of this many, more than a third.
     TooMany(usize, usize),
     /// It flags the node that this agent runs on.
     OwnNode(NodeName),
@@ -28,29 +28,29 @@ pub enum Danger {
 pub struct World {
     /// Rises with each publication.
     pub number: u64,
-    /// Who exists: the view whose backends the maps hold or are being given.
+    /// The view whose backends the maps hold or are being given.
     pub view: Option<Arc<NewView>>,
-    /// It is older than it may be: nothing is cut by it, only counted.
+    /// Whether the view is too old: nothing is cut by it, only counted.
     pub view_is_old: bool,
     /// What forwards Services in kube-proxy's place.
     pub replacement: Option<Replacement>,
-    /// As what claims are carried out at most: [`World::set_mode`], where nothing of the above makes it less.
+    /// The strongest mode in which claims are carried out: [`World::set_mode`], unless the view's age or a replacement makes it weaker.
     pub mode: Mode,
-    /// What `--mode` says, or since then a command.
+    /// The mode that `--mode` sets, or since then a command.
     pub set_mode: Mode,
-    /// Who changed that last.
+    /// Who changed the mode last.
     pub mode_changed: Option<ChangedBy>,
     /// Every claim and how it stands.
     pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.
     pub enforced: Bearers,
-    /// Nodes of which is counted what would be cut. By place.
+    /// Nodes that are only observed: packets that would be cut are counted. By place.
     pub observed: Bearers,
-    /// Nodes that the map may cut still and that are no more enforced: a write failed, and their verdict lapses. By place.
+    /// Nodes that are no more enforced but that the map may still cut: a write failed, and their verdict lapses. By place.
     pub lapsing: Bearers,
-    /// Ports that are exempt for those that are enforced.
+    /// Ports that are exempt while the enforced nodes are cut.
     pub exempt: ExemptPorts,
-    /// How many more would be, were what is observed enforced.
+    /// How many more ports would be exempt if observed nodes were cut too.
     pub would_exempt: usize,
     /// What is dangerous about the flags of the cluster's source.
     pub dangers: Arc<[Danger]>,
@@ -60,16 +60,16 @@ pub struct World {
     pub failed: Arc<BTreeMap<NodeName, Arc<str>>>,
     /// Why the claims were not saved.
     pub unsaved: Option<Arc<str>>,
-    /// Another agent asks to take over: nothing is changed by requests.
+    /// Another agent asks to take over: requests change nothing.
     pub closing: bool,
-    /// Another agent has taken over: what is held is that one's.
+    /// Another agent has taken over, and holds the claims.
     pub handed_over: bool,
     /// Why the tables could not be written.
     pub tables_error: Option<Arc<str>>,
 }
 
 impl World {
-    /// What is exempt, and what is cut all the same at addresses that pass. Costs in proportion to it.
+    /// The exemptions, with the ports that are cut although their address passes. Costs in proportion to their number.
     pub fn exemptions(&self) -> Exemptions {
         self.view.as_ref().map(|view| view.exemptions(&self.exempt)).unwrap_or_default()
     }

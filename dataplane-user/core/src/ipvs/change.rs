@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use super::{Destination, Service, ServiceKey};
 
-/// One change of the table. Changes of a destination write all of it: read it first and keep what is not meant to change.
+/// One change of the table. A change of a destination writes all of its fields: read it first, and leave the other fields as they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Add a service.
@@ -20,7 +20,7 @@ pub enum Change {
     DeleteDestination(ServiceKey, SocketAddr),
 }
 
-/// What came of a change. Others (kube-proxy) change the same table: that something is there already, or gone, is no error.
+/// The outcome of a change. Others (kube-proxy) change the same table, so a thing that is there already, or gone, is no error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// Changed.
@@ -33,6 +33,6 @@ pub enum Outcome {
     NoDestination,
     /// Nothing changed: the kernel refused it with this error number.
     Refused(i32),
-    /// Not known: never sent, or the kernel's word on it was lost. Read the table.
+    /// Not known: the change was never sent, or the kernel's answer was lost. Read the table.
     Unknown,
 }

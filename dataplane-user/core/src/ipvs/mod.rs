@@ -1,4 +1,4 @@
-//! What the kernel's IPVS tables are made of, and how they are changed.
+//! The contents of the kernel's IPVS tables, and changes of them.
 
 mod change;
 mod name;

@@ -47,7 +47,7 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// What tells virtual services apart.
+/// The identity of a virtual service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum ServiceKey {
     /// Packets to this address, port and protocol; port 0 is every port (persistent services only).
@@ -67,7 +67,7 @@ pub enum ServiceKey {
 }
 
 impl ServiceKey {
-    /// Family of the service's packets. Its destinations have the same, but for such as are reached through a tunnel.
+    /// Family of the service's packets. Its destinations have the same one, but for those that are reached through a tunnel.
     pub fn family(&self) -> Family {
         match self {
             Self::Address { address, .. } => Family::of(address.ip()),
@@ -91,7 +91,7 @@ impl fmt::Display for ServiceKey {
 pub struct Flags {
     /// See [`flags`].
     pub bits: u32,
-    /// Which bits a change writes; the others stay as they are. The kernel tells all.
+    /// Which bits a change writes; the others stay as they are. The kernel reports all bits.
     pub mask: u32,
 }
 
@@ -117,7 +117,7 @@ impl Netmask {
 /// A virtual service without its destinations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
-    /// What tells it from others.
+    /// The service's identity.
     pub key: ServiceKey,
     /// Scheduler.
     pub scheduler: Name,
@@ -205,15 +205,15 @@ pub struct Tunnel {
 /// A destination (real server) of a service. Its own traffic counts are not kept: nothing needs them, and there may be a hundred thousand.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Destination {
-    /// Address and port; what tells a service's destinations apart. A tunnel's end may be of another family than the service.
+    /// Address and port: the identity among a service's destinations. A tunnel's end may be of another family than the service.
     pub address: SocketAddr,
     /// How packets get there.
     pub forward: Forward,
     /// Share of new connections; 0 is none at all. Above 2^31-1 the kernel refuses it.
     pub weight: u32,
-    /// From so many connections on it counts as overloaded; 0 is never.
+    /// From this many connections on it counts as overloaded; 0 is never.
     pub upper_threshold: u32,
-    /// Below so many connections it is no longer overloaded; 0 is three quarters of the upper one.
+    /// Below this many connections it is no longer overloaded; 0 is three quarters of the upper one.
     pub lower_threshold: u32,
     /// Encapsulation.
     pub tunnel: Tunnel,
@@ -244,12 +244,12 @@ impl Destination {
         }
     }
 
-    /// Whether connections still refer to it, closed ones included.
+    /// Whether connections still refer to the destination, closed ones included.
     pub fn has_connections(&self) -> bool {
         self.active > 0 || self.inactive > 0
     }
 
-    /// Whether connections or persistence templates still refer to it.
+    /// Whether connections or persistence templates still refer to the destination.
     pub fn is_used(&self) -> bool {
         self.has_connections() || self.persistent > 0
     }

@@ -1,4 +1,4 @@
-//! What of the IPVS tables is ours to restore: the lines of the ledger.
+//! The lines of the ledger: which IPVS destinations are ours to restore.
 
 mod record;
 

@@ -22,7 +22,7 @@ impl fmt::Display for Pair {
     }
 }
 
-/// How far a destination was drained, at least: what may be missing from the table by our doing.
+/// How far a destination was drained, at least. This says whether it may be missing from the table by our doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -37,27 +37,27 @@ pub enum Phase {
 /// A destination that is ours to restore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The flagged node that it was drained for.
+    /// The flagged node for which it was drained.
     pub node: NodeName,
-    /// How far.
+    /// How far it was drained.
     pub phase: Phase,
-    /// As it was when it was taken. Its counters mean nothing here, and are 0 when they were read from the file.
+    /// The destination as it was before the drain. Its counters mean nothing here, and are 0 when they were read from the file.
     pub original: Destination,
 }
 
 /// One line of the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// The destination is ours from now on; replaces what stood there of it.
+    /// The destination is ours from now on. Replaces earlier lines of it.
     Own(Pair, Entry),
-    /// It enters another phase.
+    /// The destination enters another phase.
     Phase(Pair, Phase),
-    /// It is ours no more: restore, or somebody else's by now.
+    /// The destination is ours no more: it was restored, or is somebody else's by now.
     Drop(Pair),
 }
 
 impl Record {
-    /// Which destination it is about.
+    /// The destination of this line.
     pub fn pair(&self) -> Pair {
         match self {
             Self::Own(pair, _) | Self::Phase(pair, _) | Self::Drop(pair) => *pair,

@@ -17,8 +17,8 @@ pub struct Place {
     pub policy: TrafficPolicy,
 }
 
-/// Every virtual address of Services, also those of families in which kube-proxy leaves them alone ([`Service::proxied`]). It serves node ports at
-/// addresses of the node, so these are known by their port alone.
+/// Every virtual address of Services, also those of families in which kube-proxy leaves them alone ([`Service::proxied`]). kube-proxy serves node
+/// ports at addresses of the node, so node ports are known by their port alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtualAddresses {
     /// Cluster IPs, external IPs and those of load balancers.
@@ -28,7 +28,7 @@ pub struct VirtualAddresses {
 }
 
 impl VirtualAddresses {
-    /// Of these Services.
+    /// The virtual addresses of these Services.
     pub fn new(services: &[Arc<Service>]) -> Self {
         let mut all = Self::default();
         let addresses = |s: &Service| s.cluster_ips.len() + s.external_ips.len() + s.load_balancer_ips.len();
@@ -60,7 +60,7 @@ impl VirtualAddresses {
             && one.ports == other.ports
     }
 
-    /// Where kube-proxy serves the address, or its port as a node port, for one of these Services (of which this was made).
+    /// The Service's port for which kube-proxy serves the address, or its port as a node port. `services`: those of which this was made.
     pub fn at(&self, services: &[Arc<Service>], address: SocketAddr, protocol: Protocol) -> Option<Place> {
         let serves = |place: &&Place| {
             let service = services.get(place.service as usize);

@@ -1,4 +1,4 @@
-//! A whole map held against what was written into it, a few entries at a time, while other writes go on. What differs is to be mended.
+//! Compares a whole map with what was written into it, a few entries at a time, while other writes go on. Entries that differ are to be mended.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,19 +13,19 @@ use super::NodeTables;
 /// What mends an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix<V> {
-    /// It is deleted.
+    /// Delete the entry.
     Delete,
-    /// It gets this value.
+    /// Put this value.
     Put(V),
 }
 
-/// What is to lie in a map.
+/// The entries that are to lie in a map.
 pub trait WantedEntries<K, V> {
-    /// What is to lie under this key. `like`: an entry that lies there, or was wanted there; it says where to look.
+    /// The value that is to lie under this key. `like`: the value that lies there, or was wanted there; it says where to look.
     fn at(&self, key: &K, like: &V) -> Option<V>;
-    /// How many entries.
+    /// How many entries there are.
     fn count(&self) -> usize;
-    /// All of them.
+    /// All entries.
     fn all(&self) -> Vec<(K, V)>;
 }
 
@@ -43,7 +43,7 @@ impl<K: Copy + Eq + Hash, V: Copy> WantedEntries<K, V> for HashMap<K, V> {
     }
 }
 
-/// Backends: an entry that lies there names the node in whose part it is looked for. One that names another node than it should is deleted, and found missing.
+/// Backends: an entry in the map names the node in whose part it is looked for. An entry that names another node than it should is deleted, and then found missing.
 impl WantedEntries<Addr, BackendEntry> for NodeTables {
     fn at(&self, key: &Addr, like: &BackendEntry) -> Option<BackendEntry> {
         self.backend(key, like.node)
@@ -63,9 +63,9 @@ impl WantedEntries<Addr, BackendEntry> for NodeTables {
 pub struct Pass<K, V> {
     /// Entries seen so far that have a wanted key.
     seen: usize,
-    /// Something was written since it began: what was counted proves nothing.
+    /// Whether something was written since the comparison began: then the count proves nothing.
     changed: bool,
-    /// Wanted entries that are to be looked up one by one.
+    /// Wanted entries to look up one by one.
     left: IntoIter<(K, V)>,
 }
 
@@ -76,19 +76,19 @@ impl<K, V> Default for Pass<K, V> {
 }
 
 impl<K: Copy + Ord, V: Copy + PartialEq> Pass<K, V> {
-    /// Another write came between.
+    /// Takes note that another write came between.
     pub const fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// An entry that lies in the map. What mends it, if anything is wrong.
+    /// Compares an entry that lies in the map. Returns what mends it, if anything is wrong.
     pub fn look(&mut self, key: &K, there: &V, wanted: &impl WantedEntries<K, V>) -> Option<Fix<V>> {
         let Some(wanted) = wanted.at(key, there) else { return Some(Fix::Delete) };
         self.seen += 1;
         (wanted != *there).then_some(Fix::Put(wanted))
     }
 
-    /// All entries were shown. Where as many lie there as are wanted, but for those that did not fit, none is missing; else each is to be looked up.
+    /// Takes note that all entries were compared. Where as many lie there as are wanted, but for those that did not fit, none is missing; else each is to be looked up.
     pub fn seen_all(&mut self, wanted: &impl WantedEntries<K, V>, left_out: &BTreeSet<K>) {
         if self.changed || self.seen + left_out.len() != wanted.count() {
             let mut all = wanted.all();
@@ -97,7 +97,7 @@ impl<K: Copy + Ord, V: Copy + PartialEq> Pass<K, V> {
         }
     }
 
-    /// The next entry that is to be looked up. It may be wanted no more, or otherwise, where another write came between.
+    /// The next entry to look up. Where another write came between, it may be wanted no more, or with another value.
     pub fn next_entry(&mut self) -> Option<(K, V)> {
         self.left.next()
     }

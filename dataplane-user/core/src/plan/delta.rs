@@ -9,7 +9,7 @@ use nodefence_common::{Addr, BackendEntry, PortKey};
 
 use super::{NodePart, NodeTables, Tables};
 
-/// What changes in one map.
+/// The changes in one map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Changes<K, V> {
     /// Keys that must not lie there any more.
@@ -30,7 +30,7 @@ impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
                 put.push((*key, *value, there.is_some()));
             }
         }
-        // There may be hundreds of thousands: where all stay that lie there, none of them is gone.
+        // There may be hundreds of thousands of keys: where all that lie there stay, none is gone, and none is looked up.
         let gone = match stay + left_out.len() == before.len() {
             true => Vec::new(),
             false => before.keys().filter(|key| !after.contains_key(*key) && lies(key)).copied().collect(),
@@ -39,7 +39,7 @@ impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
     }
 }
 
-/// What nodes of which a part changed lost and gained.
+/// The entries that nodes lost and gained.
 struct Moves<K, V> {
     lost: BTreeMap<K, V>,
     gained: Vec<(K, V)>,
@@ -51,7 +51,7 @@ impl<K: Copy + Ord, V: Copy + PartialEq> Moves<K, V> {
         Self { lost: BTreeMap::new(), gained: Vec::new(), put: Vec::new() }
     }
 
-    /// Of one node. Both are sorted, each key once.
+    /// Notes what one node lost and gained. Both lists are sorted, each key once.
     fn note(&mut self, before: &[(K, V)], after: &[(K, V)]) {
         let mut before = before.iter().peekable();
         for (key, value) in after {
@@ -67,7 +67,7 @@ impl<K: Copy + Ord, V: Copy + PartialEq> Moves<K, V> {
         self.lost.extend(before.copied());
     }
 
-    /// What one node lost and another gained has moved.
+    /// The changes of the map: an entry that one node lost and another gained has moved.
     fn changes(mut self) -> Changes<K, V> {
         for (key, value) in self.gained {
             let old = self.lost.remove(&key);
@@ -89,13 +89,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether all fitted.
+    /// Whether everything fitted.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty() && self.ports.is_empty()
     }
 }
 
-/// What changes from one set of tables to another.
+/// The changes from one set of tables to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delta {
     backends: Changes<Addr, BackendEntry>,
@@ -109,14 +109,14 @@ pub enum Step {
     DropPort(PortKey),
     /// This key must not lie in `backends`.
     DropBackend(Addr),
-    /// This must lie in `backends`, where the key does not lie by then.
+    /// This entry must lie in `backends`. By then its key does not lie there.
     PutBackend(Addr, BackendEntry),
-    /// This must lie in `ports`; whether the key lies there with another value.
+    /// This entry must lie in `ports`; whether its key lies there with another value.
     PutPort(PortKey, u32, bool),
 }
 
 impl Delta {
-    /// From what lies in the maps, but for what did not fit, to what is to.
+    /// The changes from `before`, without the entries that did not fit, to `after`.
     pub fn between(before: &Tables, left_out: &LeftOut, after: &Tables) -> Self {
         Self {
             backends: Changes::between(&before.backends, &left_out.backends, &after.backends),
@@ -124,7 +124,7 @@ impl Delta {
         }
     }
 
-    /// The same of tables that share the parts of nodes in which nothing changed: where all fitted, it costs in proportion to the others.
+    /// As [`Self::between`], of tables that share the parts of nodes in which nothing changed. Where everything fitted, this costs in proportion to the other parts.
     pub(crate) fn of_nodes(before: &NodeTables, left_out: &LeftOut, after: &NodeTables) -> Self {
         if !left_out.is_empty() {
             return Self::between(&before.flat(), left_out, &after.flat());
@@ -139,9 +139,9 @@ impl Delta {
         Self { backends: backends.changes(), ports: ports.changes() }
     }
 
-    /// The writes in the order in which they must be made ([`Tables`]): what is not wanted any more is to pass, and makes room. What changes its node passes until
-    /// all that do so have left their old ones: of two addresses of a Service that change nodes with each other both would be cut where one is written first. They
-    /// find the room that they made before anything new takes it.
+    /// The writes in the order in which they must be made ([`Tables`]). Entries that are not wanted any more are deleted first: they are to pass, and make room.
+    /// Addresses that change nodes pass until all of them have left their old nodes: where two addresses of a Service swap nodes and one were written first, both
+    /// would be cut. They are put back into the room that they made before anything new takes it.
     pub fn steps(&self) -> impl Iterator<Item = Step> {
         let Self { backends, ports } = self;
         let gone = ports.gone.iter().map(|key| Step::DropPort(*key));

@@ -22,7 +22,7 @@ fn tables(backends: &[(u8, u32)], ports: &[u8]) -> Tables {
     }
 }
 
-/// Makes the writes in a map that holds so many backends. Gives what did not fit.
+/// Makes the writes in a map that holds this many backends. Returns what did not fit.
 fn make(there: &mut Tables, delta: &Delta, room: usize) -> LeftOut {
     let mut left_out = LeftOut::default();
     for step in delta.steps() {
@@ -31,7 +31,7 @@ fn make(there: &mut Tables, delta: &Delta, room: usize) -> LeftOut {
             Step::DropBackend(addr) => drop(there.backends.remove(&addr)),
             Step::PutBackend(addr, entry) => {
                 assert!(!there.backends.contains_key(&addr), "{addr:?}");
-                // Where one found none, no other will.
+                // Where one backend found no room, no other will.
                 if left_out.backends.is_empty() && there.backends.len() < room {
                     there.backends.insert(addr, entry);
                 } else {
@@ -70,7 +70,7 @@ fn only_what_changed_is_written_and_deletes_come_first() {
     assert_eq!(Delta::between(&after, &LeftOut::default(), &after).steps().count(), 0);
 }
 
-/// Whichever is written first: at no time both are the one node's.
+/// Whichever address is written first: at no time do both belong to one node.
 #[test]
 fn two_that_change_nodes_with_each_other_are_never_both_one_node_s() {
     let before = tables(&[(1, 1), (2, 2)], &[]);
@@ -100,7 +100,7 @@ fn any_tables() -> impl Strategy<Value = Tables> {
 }
 
 proptest! {
-    /// What did not fit is put as soon as there is room, and nothing else is ever missing, left over or older.
+    /// Entries that did not fit are put as soon as there is room, and no other entry is ever missing, left over or old.
     #[test]
     fn the_maps_follow(all in proptest::collection::vec((any_tables(), 0_usize..12), 1..12)) {
         let (mut there, mut left_out, mut before) = (Tables::default(), LeftOut::default(), Tables::default());

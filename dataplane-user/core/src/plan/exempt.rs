@@ -1,11 +1,11 @@
-//! Fail open: what must not be cut because nothing else is left.
+//! Exemptions (fail open): ports that must not be cut because nothing else is left.
 //!
-//! kube-proxy goes on sending to the endpoints of a flagged node as long as they are ready in the API. Where all that it may
-//! choose from for a virtual address is flagged, a cut would leave the Service with nothing, so these endpoints are exempt, each
-//! with its port and protocol: for every Service, whatever else the others have.
+//! kube-proxy goes on sending to the endpoints of a flagged node as long as they are ready in the API. Where all endpoints that it may
+//! choose from for a virtual address are on flagged nodes, a cut would leave the Service with nothing. So these endpoints are exempt, each
+//! with its port and protocol. This holds for every Service, whatever other Services have.
 //!
-//! An endpoint asks others before it answers, and their answers come to a port that nobody can name beforehand. So where an address is a
-//! backend as a whole, all of it passes but for the ports that other Services name there.
+//! An endpoint may ask others before it answers, and their answers come to a port that nobody can name beforehand. So where an address is
+//! a backend as a whole, all of it passes but for the ports that other Services name there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ pub struct ExemptPort {
 }
 
 impl ExemptPort {
-    /// What a port of a Service has there, as an endpoint of the node; `None` where it has nothing, or the endpoint no node.
+    /// The port where an endpoint takes the traffic of a Service's port; `None` where it has no such port, or no node.
     pub fn of(service: &Service, port: usize, endpoint: &Endpoint, node: Option<NodeIx>) -> Option<Self> {
         Some(Self {
             node: node?,
@@ -45,12 +45,12 @@ impl ExemptPort {
         PortKey::exempt(self.address.into(), self.port, self.protocol.number())
     }
 
-    /// Where it is.
+    /// The port's node and address.
     pub(crate) fn at(&self) -> At {
         (self.node, self.address)
     }
 
-    /// As people write it.
+    /// The port as people write it.
     pub fn backend(&self) -> Backend {
         Backend { address: self.address, scope: Scope::Port(self.port, self.protocol) }
     }
@@ -59,7 +59,7 @@ impl ExemptPort {
 /// Why a port is exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// All that the port of the Service may use here under that policy is on flagged nodes.
+    /// All endpoints that the Service's port may use here under this policy are on flagged nodes.
     NothingElse(TrafficPolicy),
     /// The Service names the address without a node, so it is never cut.
     Untied,
@@ -79,17 +79,17 @@ pub struct ExemptFor {
 /// Where a port is: its node, and its address there.
 pub(crate) type At = (NodeIx, IpAddr);
 
-/// All that is exempt.
+/// All exemptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exemptions {
     /// For each exempt port the first reason, by Service.
     pub ports: BTreeMap<ExemptPort, ExemptFor>,
-    /// Addresses that pass as a whole, since they have an exempt port; and of each the ports that Services name there and that are not exempt.
+    /// Addresses that pass as a whole, since they have an exempt port. For each, the ports that Services name there and that are not exempt.
     pub(crate) whole: BTreeMap<At, BTreeSet<ExemptPort>>,
 }
 
 impl Exemptions {
-    /// `named`: what Services name at an address that is a backend as a whole; `None` for one of which only ports are.
+    /// `named`: the ports that Services name at an address that is a backend as a whole; `None` for an address of which only ports are backends.
     pub(crate) fn new(
         ports: BTreeMap<ExemptPort, ExemptFor>,
         named: impl Fn(At) -> Option<BTreeSet<ExemptPort>>,
@@ -110,7 +110,7 @@ impl Exemptions {
         self.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.node == node)
     }
 
-    /// What of a node's backends is cut where the node is: of an address that passes as a whole, ports.
+    /// The backends of a node that are cut when the node is. At an address that passes as a whole, these are ports.
     pub fn cut<'a>(&'a self, at: NodeIx, node: &'a Node) -> impl Iterator<Item = Backend> + 'a {
         node.backends.iter().flat_map(move |backend| {
             let (whole, ports) = match backend.scope {
@@ -128,14 +128,14 @@ impl Exemptions {
         })
     }
 
-    /// What must lie in `ports` for it, each with its value ([`port_flags`]).
+    /// The keys that must lie in `ports`, each with its value ([`port_flags`]).
     pub fn keys(&self) -> BTreeMap<PortKey, u32> {
         let exempt = self.ports.keys().map(|port| (port.key(), port_flags::EXEMPT));
         let whole = self.whole.keys();
         let whole =
             whole.map(|(_, address)| (PortKey::exempt_address((*address).into()), port_flags::EXEMPT));
         let cut = self.whole.values().flatten().map(|port| (port.key(), port_flags::CUT));
-        // Of two nodes with one address, what one keeps is exempt.
+        // Later entries win: where two nodes have one address, an exemption of either holds.
         cut.chain(exempt).chain(whole).collect()
     }
 }

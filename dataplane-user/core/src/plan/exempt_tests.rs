@@ -1,4 +1,4 @@
-//! What must be exempt by looking at the Services of flagged nodes: what counting ([`crate::enforce::ExemptPorts`]) is held against.
+//! Exemptions worked out by looking at all Services of flagged nodes. Those worked out by counting ([`crate::enforce::ExemptPorts`]) are compared with these.
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
@@ -13,7 +13,7 @@ use crate::{
     proxy::Mode as ProxyMode,
 };
 
-/// Where to look when a node is flagged, so that a flag does not cost a walk over all Services.
+/// The Services of each node, so that a flag does not cost a walk over all Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExemptIndex {
     /// For each node of the view, in its order, its Services.
@@ -24,7 +24,7 @@ pub(crate) struct ExemptIndex {
 }
 
 impl ExemptIndex {
-    /// For this view.
+    /// The index of this view.
     pub(crate) fn new(view: &ClusterView) -> Self {
         let mut index = Self { services: vec![Vec::new(); view.nodes.len()], untied: HashMap::new() };
         let mut untied: HashMap<IpAddr, Vec<(u32, u32)>> = HashMap::new();
@@ -57,9 +57,9 @@ fn add(exemptions: &mut Exemptions, exempt: ExemptPort, reason: ExemptFor) {
     *first = (*first).min(reason);
 }
 
-/// What is exempt while `flagged` (nodes of the view) bear flags, for traffic that the kube-proxy of `own_node`
-/// balances. Endpoints that are tied to no node count as live. `mode`: how it forwards; where that is not known, what any of the
-/// three would need.
+/// The exemptions while `flagged` (nodes of the view) bear flags, for traffic that the kube-proxy of `own_node`
+/// balances. Endpoints that are tied to no node count as live. `mode`: how kube-proxy forwards; where that is not known, those that
+/// any of the three modes would need.
 ///
 /// A set of flags has one answer, in whatever order they came.
 pub(crate) fn exemptions(
@@ -71,7 +71,7 @@ pub(crate) fn exemptions(
 ) -> Exemptions {
     let mut exemptions = Exemptions::default();
     let Some(services) = &view.services else { return exemptions };
-    // What iptables and nftables need covers what IPVS does: a property test holds it.
+    // The exemptions for iptables and nftables include those for IPVS: a property test checks this.
     let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
     let touched: BTreeSet<u32> =
         flagged.iter().filter_map(|node| index.services.get(node.position())).flatten().copied().collect();
@@ -193,14 +193,14 @@ fn only_what_has_nothing_else_is_exempt() {
     assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
     assert_eq!((reason.service, reason.port), (0, 0));
     assert_eq!(Some(port.node), view.index("b"));
-    // Each port, and the address it belongs to.
+    // Each port, and its address.
     let addr = port.address.into();
     assert_eq!(exemptions.keys().get(&PortKey::exempt(addr, 8080, 6)), Some(&port_flags::EXEMPT));
     assert_eq!(exemptions.keys().get(&PortKey::exempt_address(addr)), Some(&port_flags::EXEMPT));
     assert_eq!(exemptions.keys().len(), 6);
 }
 
-/// What is cut of a node's backends while these nodes bear flags.
+/// The backends of a node that are cut while these nodes bear flags.
 fn cut(view: &ClusterView, names: &str, of: &str) -> Vec<String> {
     let exemptions = exempt_in(view, None, names);
     let cut = exemptions.cut(view.index(of).unwrap(), view.node(of).unwrap());
@@ -218,7 +218,7 @@ fn an_address_with_an_exempt_port_passes_but_for_what_other_services_name() {
         service("other", 3, "", &[not_ready, "{address: 10.1.3.1, node: c, ports: {p: 8081}}"]),
     ));
     assert_eq!(exempt(&view, "b"), ["10.1.2.1:8081/tcp"]);
-    // Who is not ready is not used, and nobody waits for it.
+    // An endpoint that is not ready is not used, and needs no exemption.
     let named = ["10.1.2.1:5300/udp", "10.1.2.1:8080/tcp", "10.1.2.1:9090/tcp"];
     assert_eq!(cut(&view, "b", "b"), [&named[..], &["10.1.2.2"]].concat());
     let keys = exempt_in(&view, None, "b").keys();
@@ -226,14 +226,14 @@ fn an_address_with_an_exempt_port_passes_but_for_what_other_services_name() {
     assert_eq!((says(port_flags::EXEMPT), says(port_flags::CUT)), (2, 3));
     let addr = IpAddr::from([10, 1, 2, 1]).into();
     assert_eq!(keys.get(&PortKey::exempt(addr, 5300, 17)), Some(&port_flags::CUT));
-    // Both flagged: all but what nobody uses is exempt.
+    // Both nodes are flagged: all ports but those that nobody uses are exempt.
     assert_eq!(cut(&view, "bc", "b"), ["10.1.2.1:9090/tcp"]);
     assert_eq!(cut(&view, "bc", "c"), [""; 0]);
     assert_eq!(cut(&view, "c", "c"), ["10.1.3.1:53/udp", "10.1.3.1:8080/tcp"]);
     assert_eq!(cut(&view, "c", "b"), ["10.1.2.1", "10.1.2.2"]);
 }
 
-/// Of an address that the node shares only ports are ever cut: what is exempt there is a port.
+/// At an address that the node shares only ports are ever cut, so only ports are exempt there.
 #[test]
 fn a_shared_address_is_never_exempt_as_a_whole() {
     let on_host =
@@ -267,7 +267,7 @@ fn what_is_tied_to_no_node_lives() {
     let untied = |address: &str| format!("{{address: {address}}}");
     let text = |endpoint: &str| view(&format!("services:\n{}", service("s", 1, "", &[alone, endpoint])));
     assert_eq!(exempt(&text(&untied("192.0.2.9")), "bc"), [""; 0]);
-    // It may have the address of a backend, and is never cut even so.
+    // An endpoint that is tied to no node may have the address of a backend, and even so is never cut.
     let view = text(&untied("10.1.4.1"));
     assert_eq!(exempt(&view, "b"), [""; 0]);
     assert_eq!(exempt(&view, "d"), ["10.1.4.1:53/udp", "10.1.4.1:8080/tcp"]);
@@ -288,7 +288,7 @@ fn what_kube_proxy_does_not_use_is_no_alternative_and_not_exempt() {
     assert_eq!(exempt(&view(""), "abcd"), [""; 0]);
 }
 
-/// kube-proxy does not know it: DNS tells clients of all that are ready, wherever they are and whatever a policy says.
+/// kube-proxy does not know a headless Service: DNS tells clients all endpoints that are ready, wherever they are and whatever a policy says.
 #[test]
 fn of_a_headless_service_all_ready_endpoints_count() {
     let with = |more: &str, endpoints: &[&str]| {
@@ -305,23 +305,23 @@ fn of_a_headless_service_all_ready_endpoints_count() {
     assert_eq!(exempt(&alone, "b"), ["10.1.2.1:1/tcp"]);
     let reason = *exempt_in(&alone, None, "b").ports.values().next().unwrap();
     assert_eq!(reason.why, Why::NothingElse(TrafficPolicy::Cluster));
-    // Hints and zones are nothing to DNS.
+    // DNS ignores hints and zones.
     let hints = "{address: 10.1.3.1, node: c, ports: {p: 1}, hints: {zones: [z2]}}";
     let both = with("", &["{address: 10.1.2.1, node: b, ports: {p: 1}, hints: {zones: [z1]}}", hints]);
     assert_eq!((exempt(&both, "b"), exempt(&both, "c")), (vec![], vec![]));
     assert_eq!(exempt(&both, "bc"), ["10.1.2.1:1/tcp", "10.1.3.1:1/tcp"]);
-    // DNS names none that ends, even where there is no other.
+    // DNS names no terminating endpoint, even where there is no other.
     let ends = "{address: 10.1.2.1, node: b, ready: false, serving: true, terminating: true}";
     assert_eq!(exempt(&with("", &[ends]), "b"), [""; 0]);
-    // One that is tied to no node is never cut.
+    // An endpoint that is tied to no node is never cut.
     assert_eq!(exempt(&with("", &[on_b, "{address: 192.0.2.9, ports: {p: 1}}"]), "b"), [""; 0]);
-    // A client of one IP version has nothing else, whatever there is of the other.
+    // A client of one IP version has nothing else, whatever endpoints the other version has.
     let dual = with("", &[on_b, "{address: 'fd00:1:3::1', node: c, ports: {p: 1}}"]);
     assert_eq!(exempt(&dual, "b"), ["10.1.2.1:1/tcp"]);
     assert_eq!(exempt(&dual, "c"), ["[fd00:1:3::1]:1/tcp"]);
 }
 
-/// kube-proxy goes on choosing among those of its zone: that others are alive elsewhere helps nobody here.
+/// kube-proxy goes on choosing among the endpoints of its zone: live endpoints elsewhere do not help.
 #[test]
 fn hints_count_as_kube_proxy_counts_them() {
     let view = view(&format!(
@@ -351,7 +351,7 @@ fn local_policies_keep_local_endpoints() {
         let exempt = |view, names| texts(&exempt_in(view, Some(mode), names));
         assert_eq!(exempt(&internal, "a"), ["10.1.1.1:1/tcp"], "{mode:?}");
         assert_eq!(exempt(&internal, "b"), [""; 0], "{mode:?}");
-        // What enters by the external address has the local one alone; both are exempt once both are flagged, for the cluster IP.
+        // Traffic to the external address has the local endpoint alone. Once both nodes are flagged, both endpoints are exempt, for the cluster IP.
         assert_eq!(exempt(&external, "a"), ["10.1.1.1:1/tcp"], "{mode:?}");
         assert_eq!(exempt(&external, "ab"), ["10.1.1.1:1/tcp", "10.1.2.1:1/tcp"], "{mode:?}");
     }
@@ -403,7 +403,7 @@ fn any_services() -> impl Strategy<Value = ClusterView> {
     })
 }
 
-/// What DNS tells of each port of a Service that has no cluster IP, for either IP version.
+/// The endpoints that DNS tells for each port of a Service without a cluster IP, for either IP version.
 fn headless(service: &Service) -> Vec<(usize, Vec<&Endpoint>)> {
     let mut all = Vec::new();
     for port in 0..service.ports.len() {
@@ -451,7 +451,7 @@ fn slowly(view: &ClusterView, mode: ProxyMode, flagged: &NodeSet) -> BTreeSet<Ex
 }
 
 proptest! {
-    /// By the index as by looking everywhere; more flags exemptions more; and a mode that is not known keeps what each of them would.
+    /// The index gives the same exemptions as looking everywhere. More flags exempt more. An unknown mode exempts what any of the modes would.
     #[test]
     fn keep_is_what_it_says(
         view in any_services(),

@@ -1,10 +1,10 @@
-//! What clients of a Service without a cluster IP go to. DNS tells them the addresses of its endpoints, and kube-proxy has no part in it: no policy, no hints, no endpoints that
-//! end (CoreDNS, plugin/kubernetes/object/endpoint.go).
+//! The endpoints that clients of a Service without a cluster IP use. DNS tells them the addresses of its endpoints. kube-proxy has no part in it: there is no
+//! policy, no hints, no terminating endpoints (CoreDNS, plugin/kubernetes/object/endpoint.go).
 
 use crate::cluster::{Endpoint, Family, Service};
 
-/// Of each port in each IP version, its index and the endpoints that DNS names: those that are ready. Of a Service with `publishNotReadyAddresses` each is said to be ready
-/// (`podToEndpoint`, staging/src/k8s.io/endpointslice/utils.go). Nothing of a Service that has a cluster IP.
+/// For each port in each IP version, its index and the endpoints that DNS names: the ready ones. In a Service with `publishNotReadyAddresses` each endpoint is said
+/// to be ready (`podToEndpoint`, staging/src/k8s.io/endpointslice/utils.go). Nothing for a Service that has a cluster IP.
 pub fn published(service: &Service) -> impl Iterator<Item = (usize, Vec<&Endpoint>)> {
     let families = Family::ALL.into_iter().filter(move |_| service.is_headless());
     families.flat_map(move |family| {

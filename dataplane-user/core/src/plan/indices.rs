@@ -4,13 +4,13 @@ use nodefence_common::{BackendEntry, MAX_NODES, NodeEntry};
 
 use crate::cluster::NodeName;
 
-/// A node's place in the kernel's map `nodes`, and how many owners that place has had. It is not where the node stands in a view
+/// A node's place in the kernel's map `nodes`, and how many owners that place has had. It is not the node's position in a view
 /// ([`crate::cluster::NodeIx`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     /// Index into `nodes`.
     pub index: u32,
-    /// Never 0: that is what an unused entry says.
+    /// Never 0: an unused entry has 0.
     pub generation: u32,
 }
 
@@ -19,22 +19,22 @@ pub struct Slot {
 #[error("{0} nodes, but only {MAX_NODES} fit")]
 pub struct Full(pub usize);
 
-/// Who has which place. A node keeps its place as long as it exists, whatever the order in which nodes are listed; a
-/// place that is given away again gets another generation, so that what was written for its former owner means nothing.
+/// The places of nodes. A node keeps its place as long as it exists, whatever the order in which nodes are listed. A
+/// place that gets a new owner gets a new generation, so that entries written for its former owner have no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Indices {
     slots: BTreeMap<NodeName, Slot>,
-    /// The last generation that each place had; what lies beyond its end was never used.
+    /// The last generation of each place; places beyond its end were never used.
     generations: Vec<u32>,
     /// Places that were given up, longest ago first, and the number of the view that gave each up.
     free: VecDeque<(u32, u64)>,
-    /// What an earlier agent left in the pinned maps, by [`name_field`].
+    /// Places that an earlier agent left in the pinned maps, by [`name_field`].
     adoptable: HashMap<[u8; 28], Slot>,
 }
 
 impl Indices {
-    /// Takes over what the pinned maps say, so that a restart of the agent does not move anyone. A name field that two
-    /// entries bear is believed of neither.
+    /// Takes over the places in the pinned maps, so that a restart of the agent moves no node. A name field that two
+    /// entries bear counts for neither.
     pub fn adopt(nodes: &[(u32, NodeEntry)], backends: impl IntoIterator<Item = BackendEntry>) -> Self {
         let mut this = Self::default();
         let mut twice = Vec::new();
@@ -54,7 +54,7 @@ impl Indices {
         for entry in backends.into_iter().filter(|entry| entry.node < MAX_NODES) {
             this.note(entry.node, entry.generation);
         }
-        // Whatever lies there: without these places an agent could not start beside as many nodes as fit.
+        // Whatever lies in these places: without them an agent could not start with as many nodes as fit.
         this.free = (0..this.generations.len() as u32).map(|index| (index, 0)).collect();
         this
     }
@@ -67,9 +67,9 @@ impl Indices {
         self.generations[at] = self.generations[at].max(generation);
     }
 
-    /// Gives each of these nodes a place, and takes the places of all others back. `view`: the number of the view whose nodes these are; `written`: that of the
-    /// last one whose tables, and no others, lie in the maps. A place to which backends of its former owner may still lead is given to nobody: gives how many
-    /// nodes have none for that reason, and are to be tried again.
+    /// Gives each of these nodes a place, and takes the places of all others back. `view`: the number of the view whose nodes these are. `written`: that of the
+    /// last view whose tables, and no others, lie in the maps. A place to which backends of its former owner may still lead is given to no node. Returns how many
+    /// nodes have no place for that reason, and are to be tried again.
     ///
     /// # Errors
     /// Where there are more nodes than places; nothing is changed then.
@@ -114,8 +114,8 @@ impl Indices {
         Ok(waiting)
     }
 
-    /// Gives those their old place whom the pinned maps know; returns the others. Only the first list of nodes is held
-    /// against the maps.
+    /// Gives nodes that the pinned maps know their old place; returns the others. Only the first list of nodes is compared
+    /// with the maps.
     fn take_adoptable<'a>(&mut self, names: Vec<&'a NodeName>) -> Vec<&'a NodeName> {
         if self.adoptable.is_empty() {
             return names;
@@ -153,7 +153,7 @@ impl Indices {
     }
 }
 
-/// A node's name as its entry bears it: as it is where it fits, else its first 8 and last 10 bytes around eight hex
+/// A node's name as its entry bears it: unchanged where it fits, else its first 8 and last 10 bytes around eight hex
 /// digits of its FNV-1a hash (32 bits), because names of one pool differ only at their end or in their middle.
 pub fn name_field(name: &str) -> [u8; 28] {
     let mut field = [0; 28];

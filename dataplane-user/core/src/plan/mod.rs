@@ -1,4 +1,4 @@
-//! From who exists and what the operator holds against them to what must lie in the tables. Pure: no clock, no effects.
+//! What must lie in the tables: it follows from the cluster and the flagged nodes. Pure: no clock, no effects.
 
 mod addresses;
 pub mod audit;

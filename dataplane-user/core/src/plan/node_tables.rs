@@ -1,4 +1,4 @@
-//! What of a view must lie in the tables, held by node: two views share the parts of nodes in which nothing changed.
+//! The entries of a view that must lie in the tables, by node: two views share the parts of nodes in which nothing changed.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
@@ -14,21 +14,21 @@ use crate::{
     list::List,
 };
 
-/// What of one node must lie in the tables. It follows from the node, which the view has anyway: there is an entry for each backend.
+/// The entries of one node that must lie in the tables. They follow from the node, which the view has anyway: there is an entry for each backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePart {
     node: Arc<Node>,
     slot: Slot,
-    /// It is the node that the agent runs on.
+    /// Whether the agent runs on this node.
     is_own: bool,
-    /// How many addresses.
+    /// How many addresses it has.
     backends: usize,
-    /// How many host-network endpoints.
+    /// How many host-network endpoints it has.
     ports: usize,
 }
 
 impl NodePart {
-    /// Of a node with this place.
+    /// The part of a node with this place.
     pub fn new(node: &Arc<Node>, slot: Slot, policy: &Policy<'_>) -> Self {
         let is_own = node.name == policy.own_node;
         let part = Self { node: Arc::clone(node), slot, is_own, backends: 0, ports: 0 };
@@ -73,7 +73,7 @@ impl NodePart {
     }
 }
 
-/// All that must lie in the tables. An address is a backend of one node at most. The order in which a writer must bring it in is that of [`Tables`].
+/// All entries that must lie in the tables. An address is a backend of one node at most. A writer must write them in the order of [`Tables`].
 #[derive(Clone, Debug, Default)]
 pub struct NodeTables {
     /// By the place of the node.
@@ -83,7 +83,7 @@ pub struct NodeTables {
 }
 
 impl NodeTables {
-    /// Puts a node's part in the place of what was there.
+    /// Replaces the part at a place.
     pub fn put(&mut self, index: u32, part: Option<Arc<NodePart>>) {
         let at = index as usize;
         while self.parts.len() <= at {
@@ -103,12 +103,12 @@ impl NodeTables {
         self.parts.get(index as usize)?.as_ref()
     }
 
-    /// How many backends' addresses.
+    /// How many backends' addresses there are.
     pub const fn backends(&self) -> usize {
         self.backends
     }
 
-    /// How many host-network endpoints.
+    /// How many host-network endpoints there are.
     pub const fn ports(&self) -> usize {
         self.ports
     }
@@ -133,14 +133,14 @@ impl NodeTables {
         self.parts.iter().flatten().flat_map(|part| part.keys())
     }
 
-    /// The same by address. Costs in proportion to all of it.
+    /// The tables by address. Costs in proportion to all entries.
     pub(crate) fn flat(&self) -> Tables {
         let mut backends = HashMap::with_capacity(self.backends);
         backends.extend(self.all_backends());
         Tables { backends, ports: self.all_ports().collect() }
     }
 
-    /// Nodes whose part is not the one that `before` has, by their place, with both parts.
+    /// Nodes whose part differs from that in `before`, by their place, with both parts.
     pub(super) fn changed_since<'a>(
         &'a self,
         before: &'a Self,
@@ -157,8 +157,7 @@ impl NodeTables {
     }
 }
 
-/// What of a view must lie in the tables. `slots`: the place of a node by its name; one without a place gets nothing, and its traffic
-/// flows.
+/// The tables of a view. `slots`: the place of a node by its name; a node without a place gets no entries, and its traffic flows.
 pub(crate) fn backend_tables(
     view: &ClusterView,
     slots: impl Fn(&str) -> Option<Slot>,
@@ -183,7 +182,7 @@ mod tests {
     #[test]
     fn what_lies_in_the_tables_is_in_the_order_of_its_keys_and_each_is_found() {
         let (one, other) = (Scope::Port(80, Protocol::Tcp), Scope::Port(80, Protocol::Udp));
-        // In the order of a node's backends: of these the last two come first among keys.
+        // In the order of a node's backends. In the order of keys the last two come first.
         let backends = [
             ("10.0.0.1", Scope::Address),
             ("10.0.0.2", one),

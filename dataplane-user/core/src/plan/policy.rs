@@ -6,17 +6,19 @@ use super::indices::{Slot, name_field};
 use crate::cluster::{Backend, Scope};
 
 /// Whether the datapath cuts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Cut what goes to a flagged node.
+    /// Cut packets to a flagged node.
     #[default]
     Enforce,
     /// Cut nothing; count what would have been cut.
     Observe,
 }
 
-/// As the command line has it.
+/// The mode as the command line names it.
 impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -27,7 +29,9 @@ impl std::fmt::Display for Mode {
 }
 
 /// What a sender is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// A RST or an ICMP port unreachable, so that it reconnects at once.
@@ -40,7 +44,7 @@ pub enum Answer {
 /// How flags are carried out on this node.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
-    /// This node's name: sockets of this machine still reach its backends where nothing translates what they send.
+    /// This node's name: sockets of this machine still reach its backends where their packets are not translated.
     pub own_node: &'a str,
     /// Whether to cut.
     pub mode: Mode,
@@ -59,7 +63,7 @@ impl Policy<'_> {
     }
 }
 
-/// A node's entry. `until`: up to when (CLOCK_MONOTONIC, ns) its flag holds; `None` where it bears none.
+/// A node's entry. `until`: up to when (CLOCK_MONOTONIC, ns) its verdict holds; `None` where it bears none.
 pub(crate) fn node_entry(name: &str, slot: Slot, policy: &Policy<'_>, until: Option<u64>) -> NodeEntry {
     let (verdict, action, until) = match until {
         None => (Verdict::Healthy, Action::Refuse, 0),
@@ -80,7 +84,7 @@ pub(crate) fn verdict_until(now: u64, remaining: Option<Duration>) -> u64 {
     now.saturating_add(VERDICT_LIFETIME_NS.min(remaining))
 }
 
-/// The entry of a backend of the node with this place. `is_own`: it is the node that the agent runs on.
+/// The entry of a backend of the node with this place. `is_own`: whether the agent runs on that node.
 pub(super) fn backend_entry(slot: Slot, is_own: bool, backend: &Backend) -> BackendEntry {
     let scope = match backend.scope {
         Scope::Address => 0,

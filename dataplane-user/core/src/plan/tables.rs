@@ -2,11 +2,12 @@ use std::collections::HashMap;
 
 use nodefence_common::{Addr, BackendEntry, PortKey};
 
-/// What lies in the dataplane's tables, or must ([`super::NodeTables`]), by address. Entries of nodes and what is kept ([`super::Keep`]) are not in it: they follow verdicts.
+/// What lies in the dataplane's tables, or must ([`super::NodeTables`]), by address. Entries of nodes and exemptions ([`super::Exemptions`]) are not here: they
+/// follow verdicts.
 ///
-/// The order in which a writer must bring it in: deletes from `ports` and `backends` first, which make room, those of backends that change nodes among them; then
-/// inserts into `backends`, and inserts and updates of `ports` after them. Before that every generation that is named here must lie in `nodes`, healthy where it is new, so that
-/// no packet ever meets the verdict of another node.
+/// A writer must write in this order. First deletes from `ports` and `backends`, which make room; backends that change nodes are among them. Then inserts into
+/// `backends`. Then inserts and updates of `ports`. Before all that, every generation that is named here must lie in `nodes`, healthy where it is new, so that no
+/// packet ever meets the verdict of another node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Every backend address of every node.

@@ -40,7 +40,7 @@ fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
 fn the_action_follows_the_policy() {
     let slot = Slot { index: 3, generation: 4 };
     for (policy, action) in [(REFUSE, Action::Refuse), (DROP, Action::Drop), (OBSERVE, Action::Observe)] {
-        // The own node as any other.
+        // The own node has a place as any other.
         for name in ["n0", "n1"] {
             let entry = node_entry(name, slot, &policy, Some(77));
             assert_eq!((entry.verdict, entry.action), (Verdict::Flagged as u32, action as u32));
@@ -139,7 +139,7 @@ fn every_place_can_be_used() {
     let before = indices.get("n7").unwrap();
     assert_eq!(indices.reconcile(all.iter().chain([&more]), 2, 1), Err(Full(all.len() + 1)));
     assert_eq!(indices.get("n7"), Some(before));
-    // One leaves as another comes: its backends lie in the maps until this view's tables are written.
+    // A node leaves as another comes: the first one's backends lie in the maps until this view's tables are written.
     let others = || all.iter().filter(|name| *name != "n7").chain([&more]);
     for (view, written) in [(2, 1), (3, 1)] {
         assert_eq!(indices.reconcile(others(), view, written), Ok(1));
@@ -192,7 +192,7 @@ proptest! {
             indices.reconcile(names(&view), 1, 1).unwrap();
             for (name, slot) in indices.iter() {
                 prop_assert!(slot.generation != 0);
-                // What lay in the maps when the agent was away is all a new one can know.
+                // A new agent knows only what lay in the maps while none ran.
                 let owner = owners.entry(slot).or_insert_with(|| name.clone());
                 prop_assert!(owner == name || pinned.lost(slot), "{slot:?}: {owner} and {name}");
                 *owner = name.clone();

@@ -12,9 +12,9 @@ use crate::{
 /// The kube-proxy of one node.
 #[derive(Clone, Copy, Debug)]
 pub struct Proxy<'a> {
-    /// How it forwards.
+    /// How kube-proxy forwards.
     pub mode: ProxyMode,
-    /// Where its node stands in the view; `None` where the view lacks that node, to which no endpoint is local then.
+    /// Its node's position in the view; `None` where the view lacks that node: then no endpoint is local.
     pub index: Option<NodeIx>,
     /// Its node's name.
     pub node: &'a str,
@@ -34,21 +34,21 @@ impl<'a> Proxy<'a> {
     }
 }
 
-/// What to look at.
+/// A list of endpoints that kube-proxy makes: for one port of a Service, in one family, under one policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The Service.
     pub service: &'a Service,
     /// Index into its ports.
     pub port: usize,
-    /// Of the virtual address.
+    /// Family of the virtual address.
     pub family: Family,
     /// The policy that applies to the virtual address: a cluster IP's is the internal one, any other's the external one.
     pub policy: TrafficPolicy,
 }
 
 impl Target<'_> {
-    /// Where these endpoints take the traffic, sorted: what kube-proxy's tables can be held against.
+    /// The sockets where these endpoints take the traffic, sorted, to compare kube-proxy's tables with.
     pub fn sockets(&self, endpoints: &[&Endpoint]) -> Vec<SocketAddr> {
         let mut sockets: Vec<SocketAddr> =
             endpoints.iter().filter_map(|endpoint| self.service.socket(self.port, endpoint)).collect();
@@ -57,8 +57,8 @@ impl Target<'_> {
     }
 }
 
-/// The endpoints that kube-proxy sends traffic for `target` to, in the order of their addresses; none where it rejects or
-/// drops. `left` says which endpoints there are: hints and fallbacks are judged on these alone.
+/// The endpoints to which kube-proxy sends traffic for `target`, in the order of their addresses; none where it rejects or
+/// drops. `left` says which endpoints there are: hints and fallbacks are judged by these alone.
 ///
 /// `CategorizeEndpoints` in topology.go; in IPVS mode, `syncEndpoint` in ipvs/proxier.go chooses between its two lists.
 pub fn usable<'a>(
@@ -79,7 +79,7 @@ pub fn usable<'a>(
         return cluster(&there, proxy);
     }
     let local = ready_else_ending(there.iter().copied().filter(|e| proxy.is_local(e)));
-    // IPVS alone falls back (kubernetes PR 97081), and only to a list that is made at all: `UsesClusterEndpoints` in
+    // Only IPVS falls back (kubernetes PR 97081), and only to a list that kube-proxy makes at all: `UsesClusterEndpoints` in
     // serviceport.go.
     let uses_cluster = service.internal == TrafficPolicy::Cluster || service.external(service_port, family);
     if local.is_empty() && proxy.mode == ProxyMode::Ipvs && uses_cluster {
@@ -88,14 +88,14 @@ pub fn usable<'a>(
     local
 }
 
-/// Cluster policy: ready endpoints as far as topology allows, else those that end but still serve, wherever they are.
+/// Cluster policy: ready endpoints as far as topology allows; else terminating endpoints that still serve, wherever they are.
 fn cluster<'a>(there: &[&'a Endpoint], proxy: &Proxy<'_>) -> Vec<&'a Endpoint> {
     let topology = Topology::from_hints(there, proxy);
-    // The topology is chosen so that a ready endpoint is left if there is one.
+    // The topology never excludes all ready endpoints.
     ready_else_ending(there.iter().copied().filter(|e| !e.ready || topology.allows(e, proxy)))
 }
 
-/// The ready ones; where there is none, those that are serving and terminating.
+/// The ready endpoints; where there is none, those that are serving and terminating.
 fn ready_else_ending<'a>(endpoints: impl Iterator<Item = &'a Endpoint> + Clone) -> Vec<&'a Endpoint> {
     let ready: Vec<&Endpoint> = endpoints.clone().filter(|e| e.ready).collect();
     if ready.is_empty() { endpoints.filter(|e| e.serving && e.terminating).collect() } else { ready }

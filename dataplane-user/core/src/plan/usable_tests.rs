@@ -245,7 +245,7 @@ services:
     assert!(targets(service, Ipvs).all(|target| target.family == Family::V4));
 }
 
-/// What is drained is as if it had never been there: the last one of a zone gone, all others are used.
+/// An endpoint that is left out is as if it had never been there: with the last one of a zone gone, all others are used.
 #[test]
 fn hints_are_judged_again_on_what_is_left() {
     let hint = |zone| format!("hints: {{zones: [{zone}]}}");
@@ -320,8 +320,8 @@ fn service(view: &ClusterView) -> &Service {
 }
 
 proptest! {
-    /// Whatever the Service: only endpoints that are there and usable, none that was drained; what is not used by anyone changes
-    /// nothing when it goes, and Local is never more than what is local but for the fallback.
+    /// Whatever the Service: only endpoints that are there and usable are used, and none that is left out. An endpoint that nobody uses
+    /// changes nothing when it goes. Local never gives more than local endpoints, but for the fallback.
     #[test]
     fn never_more_than_what_is_there(view in any_view(), gone in prop::collection::vec(1u8..6, 0..4)) {
         let left = |endpoint: &Endpoint| match endpoint.address {
@@ -337,11 +337,11 @@ proptest! {
                 prop_assert!(ready || ending, "mixed: {found:?}");
                 prop_assert!(found.iter().all(|e| left(e)));
                 prop_assert!(found.windows(2).all(|pair| pair[0].address < pair[1].address));
-                // Dead ones decide nothing.
+                // Dead endpoints decide nothing.
                 let alive = |e: &Endpoint| left(e) && (e.ready || e.serving && e.terminating);
                 prop_assert_eq!(&usable(&target, &proxy, alive), &found);
-                // If only what is chosen is there it is chosen again. Not always all of it: hints count where every ready endpoint has one,
-                // and may do so only now that others are gone.
+                // If only the chosen endpoints are there, they are chosen again. Not always all of them: hints count where every ready endpoint
+                // has one, and may do so only now that others are gone.
                 let chosen: Vec<_> = found.iter().map(|e| e.address).collect();
                 let again = usable(&target, &proxy, |e| chosen.contains(&e.address));
                 prop_assert!(again.iter().all(|e| found.contains(e)));

@@ -1,4 +1,4 @@
-//! kube-proxy, as far as plans go by it: its modes, how it names what it keeps, and what forwards in its place.
+//! kube-proxy, as far as plans depend on it: its modes, its names for endpoints' sets and lists, and what forwards in its place.
 
 mod endpoints;
 mod mode;

@@ -1,4 +1,4 @@
-//! How kube-proxy names what it keeps for an endpoint of a Service port.
+//! kube-proxy's names for the sets and lists that it has for an endpoint of a Service port.
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -31,7 +31,7 @@ pub struct Endpoint<'a> {
 }
 
 impl Endpoint<'_> {
-    /// The nftables set of its clients (`servicePortEndpointChainNameBase`, pkg/proxy/nftables/proxier.go, v1.36).
+    /// The nftables set of the endpoint's clients (`servicePortEndpointChainNameBase`, pkg/proxy/nftables/proxier.go, v1.36).
     pub fn set(&self) -> String {
         let Self { service, port, protocol, socket } = self;
         let ip = socket.ip().to_string().replace(':', ".");
@@ -45,7 +45,7 @@ impl Endpoint<'_> {
         format!("{SET_PREFIX}{base}")
     }
 
-    /// The xt_recent list of its clients (`servicePortEndpointChainName`, pkg/proxy/iptables/proxier.go, v1.36).
+    /// The xt_recent list of the endpoint's clients (`servicePortEndpointChainName`, pkg/proxy/iptables/proxier.go, v1.36).
     pub fn list(&self) -> String {
         let Self { service, port, protocol, socket } = self;
         let mut name = (*service).to_owned();
@@ -68,7 +68,7 @@ pub fn is_affinity(set: &str) -> bool {
     set.starts_with(SET_PREFIX)
 }
 
-/// Which endpoint a set is for. `None` for a name that kube-proxy would not give, and for one that it had to cut off.
+/// The endpoint of a set. `None` for a name that kube-proxy would not give, and for one that it had to cut off.
 pub fn endpoint_of(set: &str) -> Option<Endpoint<'_>> {
     let (mark, name) = set.strip_prefix(SET_PREFIX)?.split_once('-')?;
     if hash(name, HASH_LEN) != mark {
@@ -78,7 +78,7 @@ pub fn endpoint_of(set: &str) -> Option<Endpoint<'_>> {
     let (rest, port) = port_of_service.rsplit_once('/')?;
     let (service, protocol) = rest.rsplit_once('/')?;
     let protocol = protocol.parse().ok()?;
-    // A namespace and a name, and nothing else.
+    // A Service's name is a namespace and a name, and nothing else.
     if service.split('/').count() != 2 {
         return None;
     }

@@ -1,11 +1,11 @@
-/// What forwards Services in kube-proxy's place, or beside it.
+/// A product that forwards Services in kube-proxy's place, or beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replacement {
-    /// What it is called.
+    /// The product's name.
     pub product: &'static str,
-    /// The device by which it was found: it makes it where it forwards Services, and nobody else does.
+    /// The device by which the product was found: the product makes it where it forwards Services, and nobody else does.
     pub device: &'static str,
-    /// Whether it is a port of Open vSwitch, which alone can delete it.
+    /// Whether the device is a port of Open vSwitch, which alone can delete it.
     pub is_ovs_port: bool,
 }
 
@@ -26,13 +26,13 @@ const DEVICES: [(&str, &str, bool); 7] = [
 ];
 
 impl Replacement {
-    /// How the device is deleted where it is left over.
+    /// How to delete the device where it is left over.
     pub fn remedy(&self) -> String {
         let how = if self.is_ovs_port { "ovs-vsctl del-port" } else { "ip link delete" };
         format!("{how} {}  # only if {} is gone from this node", self.device, self.product)
     }
 
-    /// By the devices that there are. Of several the first: the others are found once that is gone.
+    /// The product that has one of the existing devices. Of several the first: the others are found once that one is gone.
     pub fn by_devices(exists: impl Fn(&str) -> bool) -> Option<Self> {
         let found = DEVICES.into_iter().find(|(device, _, _)| exists(device));
         found.map(|(device, product, is_ovs_port)| Self { product, device, is_ovs_port })

@@ -1,31 +1,32 @@
-//! How many packets the kernel may hand over: a budget for the whole machine, and a share of one processor. What is beyond is refused at once, in the kernel. Pure.
+//! How many packets the kernel may hand over: a budget for the whole machine, and a share of one processor. Packets beyond it are refused at once, in the
+//! kernel. Pure.
 
-/// For so long (ns) a budget that was not used is kept: what comes at once after a pause.
+/// For how long (ns) unused budget adds up: the burst that may come at once after a pause.
 const BURST_NS: u64 = 100_000_000;
 /// How much of one processor the thread that rescues may take, in percent. It runs before all other threads.
 const SHARE: u64 = 20;
-/// How much of its share (ns) it keeps after a pause.
+/// How much unused time (ns) of that share adds up.
 const MOST_TIME_NS: u64 = 50_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// What may be handed over, in the numbers that the kernel counts by: all that it was about to hand over since its maps were made.
+/// How many packets may be handed over, by the kernel's count: all packets that it was about to hand over since its maps were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Up to this one it hands over.
+    /// The kernel hands packets over up to this count.
     pub up_to: u64,
-    /// How many were refused at once since the last look, since they were beyond.
+    /// How many packets were beyond the budget since the last look, and refused at once.
     pub beyond: u64,
 }
 
-/// The budget.
+/// The budget of packets to rescue.
 #[derive(Debug)]
 pub struct Budget {
     per_second: u64,
-    /// Packets, each as one second.
+    /// Packets that are left, each counted as one second.
     packets: u64,
-    /// Time of a processor in ns. Below zero once more was taken than there was.
+    /// Processor time that is left, in ns. Below zero where more was taken than there was.
     time: i64,
-    /// When it was last looked at (CLOCK_MONOTONIC ns), and what was said and known then.
+    /// When the budget was last looked at (CLOCK_MONOTONIC ns). The fields below are of then.
     looked: Option<u64>,
     asked: u64,
     up_to: u64,
@@ -33,14 +34,15 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of so many packets a second.
+    /// A budget of this many packets a second.
     pub const fn new(per_second: u32) -> Self {
         Self { per_second: per_second as u64, packets: 0, time: 0, looked: None, asked: 0, up_to: 0, busy: 0 }
     }
 
-    /// What may be handed over from `now` on. `asked`: how many packets the kernel was about to hand over so far; `busy`: how long (ns) the thread that takes them has run so far.
+    /// What may be handed over from `now` on. `asked`: how many packets the kernel was about to hand over so far. `busy`: how long (ns) the thread that takes them has run
+    /// so far.
     pub fn look(&mut self, now: u64, asked: u64, busy: u64) -> Allowed {
-        // A whole packet at least, however few a second there may be.
+        // At least one whole packet, however few are allowed a second.
         let most = (self.per_second * BURST_NS).max(if self.per_second > 0 { SECOND } else { 0 });
         let Some(looked) = self.looked.replace(now) else {
             self.packets = most;

@@ -2,12 +2,12 @@
 use super::tries::Recent;
 use crate::conntrack::{Flow, Tuple};
 
-/// How long (ns) they are remembered at least; twice as long at most.
+/// How long (ns) flows are remembered at least; twice as long at most.
 const HOLDS_NS: u64 = 1_000_000_000;
-/// How many are, for each half of the memory: 12 MiB.
+/// How many flows each half of the memory holds: 12 MiB.
 const CAPACITY: usize = 65_536;
-/// How long (ns) after a flow was remembered its packets may meet the cut still: its entry is deleted right after that, with few others. Whose packet comes later has
-/// the backend's end of the flow, and may be another client: where sources are translated, the next one may be given the same port.
+/// How long (ns) after a flow was remembered its packets may still meet the cut: its entry is deleted right after, with few others. A packet that comes later has
+/// the same ends, but may be another client's: where sources are translated, the next client may be given the same port.
 const ON_ITS_WAY_NS: u64 = 200_000_000;
 
 /// A flow's ends as its client knows them, and when it was remembered.
@@ -28,14 +28,14 @@ impl Default for Moved {
 }
 
 impl Moved {
-    /// Takes notice at `now` (CLOCK_MONOTONIC ns) of an entry that is about to be deleted. Where there is no room for it, what is on its way is refused.
+    /// Takes note at `now` (CLOCK_MONOTONIC ns) of an entry that is about to be deleted. Where there is no room for it, packets on their way are refused.
     pub fn remember(&mut self, flow: &Flow, now: u64) {
         if flow.is_balanced() {
             self.0.put(flow.reply, Ends { orig: flow.orig, at: now }, now);
         }
     }
 
-    /// The ends of the flow of a packet that met the cut at `met` and has no entry at `now`. `None` where that may be another flow than the one that is remembered.
+    /// The ends of the flow of a packet that met the cut at `met` and has no entry at `now`. `None` where the packet may be of another flow than the remembered one.
     pub fn ends(&mut self, reply: &Tuple, met: u64, now: u64) -> Option<Tuple> {
         let ends = self.0.get(reply, now)?;
         (met <= ends.at.saturating_add(ON_ITS_WAY_NS)).then_some(ends.orig)

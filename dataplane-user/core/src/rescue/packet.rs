@@ -1,4 +1,4 @@
-//! The packet as it left, and as it came: pure, bytes in, bytes out.
+//! Makes of a packet as it left the packet as it came: pure, bytes in, bytes out.
 use nodefence_common::packet::{
     self, Link, Reader as _, Skip, UDP_LEN, V4_LEN, V6_LEN, Window as _, at, eth_header, fold, marks,
     network, protocol, pseudo, sum_bytes, transport,
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::conntrack::Tuple;
 
-/// Why a packet cannot be rescued. The kernel hands over what can: these are packets that contradict themselves.
+/// Why a packet cannot be rescued. The kernel hands over packets that can be: these contradict themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unreadable {
     /// The packet ends inside a header.
@@ -19,7 +19,7 @@ pub enum Unreadable {
     /// Neither TCP nor UDP over IPv4 or IPv6.
     #[error("neither TCP nor UDP")]
     Protocol,
-    /// A length that no header of the kind has, or another one than the packet's.
+    /// A length that no such header has, or that is not the packet's.
     #[error("a header's length is wrong")]
     Length,
 }
@@ -39,14 +39,14 @@ impl From<Skip> for Unreadable {
 pub struct Packet<'a> {
     /// From the IP header on, without link-layer padding.
     bytes: &'a [u8],
-    /// Source and destination as they stand in it.
+    /// Source and destination in the packet's headers.
     pub tuple: Tuple,
     /// TCP sequence number; 0 of a datagram.
     pub sequence: u32,
 }
 
 impl<'a> Packet<'a> {
-    /// Reads what starts with an IP header.
+    /// Reads a packet that starts with an IP header.
     ///
     /// # Errors
     /// [`Unreadable`].
@@ -78,15 +78,15 @@ impl<'a> Packet<'a> {
         Ok(Self { bytes: &bytes[..read.l4 as usize + body], tuple, sequence: seq })
     }
 
-    /// The conntrack tuple of an answer to it: by this its entry is found.
+    /// The conntrack tuple of an answer to the packet: by this its entry is found.
     pub fn reply(&self) -> Tuple {
         let Tuple { src, dst, src_port, dst_port, protocol } = self.tuple;
         Tuple { src: dst, dst: src, src_port: dst_port, dst_port: src_port, protocol }
     }
 
-    /// The packet with these ends, `hops` added to what is left of its way (TTL, hop limit), and checksums made from scratch: what they
-    /// were cannot be told from here, since a device may have been left to make them. A packet that was spoilt on its way does not become sound
-    /// by it: conntrack looks at checksums before it translates (`nf_conntrack_checksum`).
+    /// The packet with these ends, `hops` added to its TTL or hop limit, and checksums made from scratch: the old ones are not known here,
+    /// since a device may have been left to make them. A packet that was damaged on its way does not become valid by this: conntrack checks
+    /// checksums before it translates (`nf_conntrack_checksum`).
     ///
     /// `None` where the ends are of another IP version or protocol: conntrack does not translate from one to another.
     pub fn between(&self, ends: &Tuple, hops: u8) -> Option<Vec<u8>> {
@@ -120,7 +120,7 @@ impl<'a> Packet<'a> {
         let pseudo = pseudo(&ends.src, &ends.dst, ends.protocol, l4.len() as u32);
         let mut check = !fold(pseudo + sum_bytes(l4));
         if ends.protocol == protocol::UDP && check == 0 {
-            // Zero says that there is none (RFC 768).
+            // A checksum of zero says that there is none (RFC 768).
             check = 0xffff;
         }
         put(l4, field, &check.to_ne_bytes());
@@ -128,7 +128,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The packet in an Ethernet frame to the device with this address. The sender's address is of no account: nobody learns from frames that
+/// The packet in an Ethernet frame to the device with this address. The sender's address does not matter: nobody learns from frames that
 /// are put in above the link layer.
 pub fn ethernet(to: [u8; 6], packet: &[u8]) -> Vec<u8> {
     let v6 = packet.first().is_some_and(|first| first >> 4 == 6);

@@ -1,23 +1,23 @@
-//! What was refused a moment ago: a client that goes on sending datagrams straight to a hung pod gets its answers, and conntrack is not asked about
-//! each of them. Pure.
+//! Flows that were refused a moment ago: a client that goes on sending datagrams straight to a hung pod gets its answers, and no datagram needs a
+//! lookup in conntrack. Pure.
 use super::{Fate, tries::Recent};
 use crate::conntrack::Tuple;
 
 /// How long (ns) a refusal holds at least; twice as long at most.
 const HOLDS_NS: u64 = 500_000_000;
-/// How many flows are remembered for each half of the memory: half a megabyte. What has no place is looked up each time.
+/// How many flows each half of the memory holds: half a megabyte. A flow without a place is looked up each time.
 const CAPACITY: usize = 4096;
 
 /// Why a flow was refused.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     why: Fate,
-    /// It holds for the next packet.
+    /// Whether the refusal holds for the next packet.
     holds: bool,
 }
 
-/// Refusals, by the tuple of the flow's answers. What they were judged by is not in here: who judges by something else from now on begins with a
-/// new one.
+/// Refusals, by the tuple of the flow's answers. The view and flags by which flows were judged are not stored: when these change, the owner begins with
+/// new refusals.
 #[derive(Debug)]
 pub struct Refusals(Recent<Tuple, Refusal>);
 
@@ -28,18 +28,18 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Why a packet of this flow is refused again at `now` (CLOCK_MONOTONIC ns). `None` where that is to be found out.
+    /// Why a packet of this flow is refused again at `now` (CLOCK_MONOTONIC ns). `None` where the flow must be looked up.
     pub fn why(&mut self, reply: &Tuple, now: u64) -> Option<Fate> {
         self.0.get(reply, now).filter(|refusal| refusal.holds).map(|refusal| refusal.why)
     }
 
-    /// Remembers what was judged by the flow's entry.
+    /// Remembers a refusal that was judged by the flow's entry.
     pub fn judged(&mut self, reply: Tuple, why: Fate, now: u64) {
         self.0.put(reply, Refusal { why, holds: true }, now);
     }
 
-    /// Remembers that the flow had no entry. It holds from the second time on: one that was deleted at that moment has one again with the client's
-    /// next packet, and may move then.
+    /// Remembers that the flow had no entry. The refusal holds from the second time on: a flow whose entry was deleted at that moment has one again with
+    /// the client's next packet, and may move then.
     pub fn unknown(&mut self, reply: Tuple, why: Fate, now: u64) {
         let holds = self.0.get(&reply, now).is_some();
         self.0.put(reply, Refusal { why, holds }, now);

@@ -1,4 +1,4 @@
-//! Which Service a translated packet was for, and whether kube-proxy may pick something else for it. Pure.
+//! Which Service a translated packet was for, and whether kube-proxy may pick another endpoint for it. Pure.
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
     net::SocketAddr,
@@ -13,21 +13,21 @@ use crate::{
     proxy,
 };
 
-/// What kube-proxy may pick.
+/// The endpoints that kube-proxy may pick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
-    /// Endpoints on flagged nodes among them.
+    /// How many of the usable endpoints are on flagged nodes.
     pub flagged: usize,
-    /// Endpoints that it sends traffic to.
+    /// How many endpoints kube-proxy sends traffic to.
     pub usable: usize,
-    /// The endpoint at which the Service keeps the client, if it does: that has to be forgotten first.
+    /// The endpoint at which the Service's affinity keeps the client, if it does: kube-proxy has to forget the client there first.
     pub kept_at: Option<proxy::Endpoint<'a>>,
-    /// The backend that it went to is an endpoint of the Service, and not on a flagged node.
+    /// Whether the packet's backend is an endpoint of the Service that is not on a flagged node.
     pub is_free: bool,
 }
 
 impl Choice<'_> {
-    /// All of them are on flagged nodes, so that the cut lets through what goes there: the packet met it a moment before the last of them was flagged.
+    /// Whether all endpoints are on flagged nodes. Then they are exempt, and the packet met the cut a moment before the last node was flagged.
     pub const fn all_flagged(&self) -> bool {
         self.flagged == self.usable
     }
@@ -36,28 +36,28 @@ impl Choice<'_> {
 /// Why a packet is not balanced anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoChoice {
-    /// It was sent to the backend itself.
+    /// The packet was sent to the backend itself.
     Untranslated,
-    /// No Service has the address that it was sent to.
+    /// No Service has the address to which the packet was sent.
     Unknown,
-    /// There is nothing that kube-proxy may pick.
+    /// There is no endpoint that kube-proxy may pick.
     NothingElse,
 }
 
 /// Ports of Services that are remembered at most.
 const MOST: usize = 1_024;
 
-/// What kube-proxy may pick for ports of Services, worked out once for each: a packet costs the same however many endpoints its Service has. Made anew with the view, the flags and
-/// kube-proxy's mode.
+/// The endpoints that kube-proxy may pick for ports of Services, worked out once for each port: a packet costs the same however many endpoints its Service has.
+/// Made anew when the view, the flags or kube-proxy's mode change.
 #[derive(Debug, Default)]
 pub struct Choices(HashMap<(Place, Family), Picks, RandomState>);
 
-/// Of one port of a Service.
+/// The choices for one port of a Service.
 #[derive(Debug)]
 struct Picks {
-    /// Under the address' policy, and where kube-proxy takes no notice of it.
+    /// The endpoints under the address' policy, and those where kube-proxy ignores the policy.
     lists: [List; 2],
-    /// Where endpoints take the traffic, usable or not, and whether that is on a flagged node.
+    /// The sockets where endpoints take the traffic, usable or not, and whether each is on a flagged node.
     all: HashMap<SocketAddr, bool, RandomState>,
 }
 
@@ -90,7 +90,7 @@ impl Picks {
         let mut all = HashMap::default();
         for endpoint in &service.endpoints {
             if let Some(socket) = service.socket(port, endpoint) {
-                // Where two endpoints have it, one that is not flagged is enough.
+                // Where two endpoints have the socket, one on a node that is not flagged is enough.
                 let flagged = all.entry(socket).or_insert(true);
                 *flagged &= is_flagged(endpoint);
             }
@@ -100,8 +100,8 @@ impl Picks {
 }
 
 impl Choices {
-    /// What kube-proxy may pick for a flow that is begun anew, while `flagged` (nodes of the view) bear flags. `addresses` are
-    /// those of `view`.
+    /// The endpoints that kube-proxy may pick for a flow that is begun anew, while the nodes `flagged` of the view bear flags.
+    /// `addresses` are those of `view`.
     ///
     /// # Errors
     /// [`NoChoice`].
@@ -138,12 +138,12 @@ impl Choices {
         };
         let backend = flow.backend();
         let known = picks.all.get(&backend);
-        // A node port's address may be any: that the Service has such an endpoint says that it is a node's.
+        // A node port may have any address: the address is a node's if the Service has the backend as an endpoint.
         if by_address.is_none() && known.is_none() {
             return Err(NoChoice::Unknown);
         }
-        // Of traffic to an external address that comes from pods or the node itself kube-proxy takes no notice of the policy: which one
-        // applied is seen by where it went.
+        // For traffic from pods or the node itself to an external address kube-proxy ignores the policy: which list applied shows by
+        // where the packet went.
         let went = |list: &&List| list.sockets.contains(&backend);
         let list = picks.lists.iter().find(went).unwrap_or(&picks.lists[0]);
         if list.usable == 0 {

@@ -104,7 +104,7 @@ fn what_is_no_service_s_is_left_alone() {
 
 #[test]
 fn only_what_was_translated_moves() {
-    // IPVS sets no mark of NAT, and a source that was hidden is no other destination.
+    // IPVS sets no NAT status. And a masqueraded source is no other destination.
     for mark in [0, status::SRC_NAT, status::SRC_NAT | status::DST_NAT | status::ASSURED] {
         let mut balanced = flow("10.96.0.10:80", "10.244.2.2:8080", 6);
         balanced.status = mark;
@@ -117,7 +117,7 @@ fn only_what_was_translated_moves() {
 
 #[test]
 fn what_counts_is_of_the_same_kind() {
-    // All of them: the cut lets them through by now.
+    // All endpoints are on flagged nodes: they are exempt by now.
     let to_web = flow("10.96.0.10:80", "10.244.2.2:8080", 6);
     assert_eq!(choice(&to_web, &["b", "c"]), Ok((3, 3)));
     // The other endpoints are of another IP version.

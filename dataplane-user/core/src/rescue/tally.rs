@@ -10,7 +10,7 @@ macro_rules! fates {
         pub enum Fate { $($(#[doc = $doc])+ $variant),+ }
 
         impl Fate {
-            /// All of them.
+            /// All fates.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The name shown by `counters`, beside the kernel's own.

@@ -4,25 +4,25 @@ use std::{collections::HashMap, hash::Hash};
 
 use crate::conntrack::Tuple;
 
-/// How long (ns) after its first try a packet is rescued: below the second after which TCP sends a SYN again. A try takes a fraction of a
-/// millisecond, tens of them on a machine that is crowded or emulated, and 50 where kube-proxy has to forget the client first.
+/// How long (ns) after its first try a packet is still rescued: less than the second after which TCP sends a SYN again. A try takes a fraction of a
+/// millisecond, tens of milliseconds on a machine that is crowded or emulated, and 50 where kube-proxy has to forget the client first.
 pub const TIME_LIMIT_NS: u64 = 700_000_000;
 /// How often a packet is rescued at most.
 pub(crate) const MOST_TRIES: u32 = 64;
-/// How often it is at least, where the share says less: kube-proxy may know of other endpoints than we do just then.
+/// How often a packet is rescued at least, even where the share of flagged endpoints needs less: kube-proxy may know other endpoints at that moment.
 pub const LEAST_TRIES: u32 = 8;
-/// How likely all tries may meet flagged endpoints.
+/// The probability with which all tries may meet flagged endpoints.
 const FAILURE: f64 = 1e-6;
-/// How long (ns) a packet that has met the cut is remembered: whoever sends it again after this begins anew.
+/// How long (ns) a packet that has met the cut is remembered: if it is sent again after this, its tries begin anew.
 const SERIES_NS: u64 = 900_000_000;
-/// Packets remembered for each half of the memory. At 5,000 connections a second a thousand are.
+/// How many packets each half of the memory holds. At 5,000 connections a second it needs a thousand.
 const CAPACITY: usize = 16_384;
 
-/// How many picks there must be for less than one in a million chances that each falls on one of the `flagged` among `usable`
-/// endpoints; `MOST_TRIES` where more were needed.
+/// How many picks are needed so that all fall on one of the `flagged` among `usable` endpoints with a chance of less than one in
+/// a million; `MOST_TRIES` where more were needed.
 pub fn tries(flagged: usize, usable: usize) -> u32 {
     let share = flagged as f64 / usable as f64;
-    // None usable gives no number.
+    // Without usable endpoints the share is no number.
     if share.is_nan() || share >= 1.0 {
         return MOST_TRIES;
     }
@@ -31,7 +31,7 @@ pub fn tries(flagged: usize, usable: usize) -> u32 {
     (needed as u32).clamp(LEAST_TRIES, MOST_TRIES)
 }
 
-/// What was met within the last one to two periods, in two halves of bounded size. A half that is over is dropped as a whole.
+/// Remembers things of the last one to two periods, in two halves of bounded size. A half that is over is dropped as a whole.
 #[derive(Debug)]
 pub struct Recent<K, V> {
     halves: [HashMap<K, V>; 2],
@@ -42,7 +42,7 @@ pub struct Recent<K, V> {
 }
 
 impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
-    /// For things that are remembered at least `period` ns, `capacity` in each half.
+    /// A memory that holds things for at least `period` ns, `capacity` in each half.
     pub fn new(period: u64, capacity: usize) -> Self {
         Self { halves: [HashMap::new(), HashMap::new()], begun: 0, period, capacity }
     }
@@ -66,13 +66,13 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
         self.halves.iter().find_map(|half| half.get(key)).copied()
     }
 
-    /// How much is remembered.
+    /// How many things are remembered.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.halves.iter().map(HashMap::len).sum()
     }
 
-    /// Remembers. `false` where there is no room: then nothing is known of it any more, since what was holds no longer.
+    /// Remembers a value. `false` where there is no room: then nothing of the key is remembered any more, since its old value holds no longer.
     pub fn put(&mut self, key: K, value: V, now: u64) -> bool {
         self.turn(now);
         if self.halves[0].len() >= self.capacity && !self.halves[0].contains_key(&key) {
@@ -84,10 +84,10 @@ impl<K: Eq + Hash + Copy, V: Copy> Recent<K, V> {
     }
 }
 
-/// Why a packet is not put in once more.
+/// Why a packet is not rescued once more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spent {
-    /// As often as is sensible it was.
+    /// It has had all of its tries.
     Tries,
     /// The first try was too long ago.
     Time,
@@ -101,12 +101,12 @@ struct Series {
     count: u32,
 }
 
-/// Which packet is tried. It is the same one where all of this is.
+/// The identity of a packet: packets for which all of this is the same count as one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sent {
-    /// The ends that it was sent with.
+    /// The ends with which it was sent.
     pub ends: Tuple,
-    /// Its TCP sequence number: another connection that has the same ends soon after has another one (RFC 9293, 3.4.1). 0 where it is no TCP.
+    /// Its TCP sequence number: a later connection with the same ends has another one (RFC 9293, 3.4.1). 0 where it is not TCP.
     pub sequence: u32,
 }
 
@@ -121,7 +121,7 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// Takes one try of a packet that met the cut at `now` (CLOCK_MONOTONIC ns) where `limit` are allowed. Which one it is, from 1.
+    /// Takes one try of a packet that met the cut at `now` (CLOCK_MONOTONIC ns) where `limit` are allowed. Returns its number, from 1.
     ///
     /// # Errors
     /// [`Spent`].
@@ -129,7 +129,7 @@ impl Tries {
         let known = self.0.get(&packet, now).filter(|series| now.saturating_sub(series.first) < SERIES_NS);
         let mut series = known.unwrap_or(Series { first: now, count: 0 });
         if now.saturating_sub(series.first) >= TIME_LIMIT_NS {
-            // Remembered all the same: what comes of it next is no new packet.
+            // Remembered all the same: the packet is not new when it comes again.
             self.0.put(packet, series, now);
             return Err(Spent::Time);
         }
@@ -141,7 +141,7 @@ impl Tries {
         if self.0.put(packet, series, now) { Ok(series.count) } else { Err(Spent::Memory) }
     }
 
-    /// Whether one was taken for this packet already.
+    /// Whether a try was taken for this packet already.
     pub fn has(&mut self, packet: &Sent, now: u64) -> bool {
         self.0.get(packet, now).is_some_and(|series| now.saturating_sub(series.first) < SERIES_NS)
     }

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 use super::prefix::{Prefix, number};
 use crate::Family;
 
-/// Blocks of addresses that nodes and backends are in: /16 of IPv4, /48 of IPv6. Of a full routing table only what has to do with them is kept, and a pod
-/// that comes into a block that is known makes nobody read the tables anew.
+/// Blocks of addresses that have nodes and backends: /16 of IPv4, /48 of IPv6. Of a full routing table only routes that touch these blocks are stored, and the
+/// tables need not be read anew for a new pod in a known block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Blocks {
     v4: BTreeSet<u128>,
@@ -24,12 +24,12 @@ impl Blocks {
         }
     }
 
-    /// Whether all of the other's blocks are in it.
+    /// Whether all of the other's blocks are among these.
     pub fn have(&self, other: &Self) -> bool {
         other.v4.is_subset(&self.v4) && other.v6.is_subset(&self.v6)
     }
 
-    /// Whether a range has to do with one of the blocks.
+    /// Whether a range overlaps one of the blocks.
     pub fn touch(&self, range: Prefix) -> bool {
         let blocks = match range.family() {
             Family::V4 => &self.v4,

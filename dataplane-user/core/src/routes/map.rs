@@ -14,12 +14,12 @@ use super::{
 };
 use crate::Family;
 
-/// What the kernel was seen to have at one moment.
+/// The kernel's routing as read at one moment.
 #[derive(Debug, Default)]
 pub struct Dump {
-    /// All policy rules, those of one priority in their order.
+    /// All policy rules; rules of one priority are in their order.
     pub rules: Vec<Rule>,
-    /// Routes of all tables, those of one range and metric in their order.
+    /// Routes of all tables; routes of one range and metric are in their order.
     pub routes: Vec<Route>,
     /// Nexthop objects by number.
     pub objects: HashMap<u32, Object>,
@@ -31,7 +31,8 @@ pub struct Dump {
 
 /// Tells where packets to any address may go, as of one reading of the kernel.
 ///
-/// Between the ends of all ranges that routes, rules and policies have, all addresses have the same ways: these are worked out when the first of them is asked for.
+/// Between the ends of the ranges of all routes, rules and policies, all addresses have the same ways. These are worked out when one of the addresses is first
+/// looked up.
 #[derive(Debug)]
 pub struct RouteMap {
     matcher: Matcher,
@@ -39,11 +40,11 @@ pub struct RouteMap {
     v6: Stretches,
 }
 
-/// What is between ends of ranges.
+/// The intervals between the ends of ranges.
 #[derive(Debug)]
 struct Stretches {
     family: Family,
-    /// Where each begins; the first at 0.
+    /// Where each interval begins; the first at 0.
     begins: Vec<u128>,
     ways: Vec<OnceLock<Arc<Ways>>>,
 }
@@ -70,7 +71,7 @@ impl Stretches {
 }
 
 impl RouteMap {
-    /// Of what was read.
+    /// The map of what was read.
     pub fn new(dump: Dump) -> Self {
         let Dump { rules, routes, objects, vrfs, policies } = dump;
         let policies = PolicyTable::new(policies);
@@ -91,7 +92,7 @@ impl RouteMap {
             .get_or_init(|| Arc::new(self.matcher.ways(stretches.family, stretches.begins[place])))
     }
 
-    /// How many routes were kept.
+    /// How many routes are stored.
     pub fn routes(&self) -> usize {
         self.matcher.tables().len()
     }

@@ -1,7 +1,7 @@
-//! Which devices packets to an address may leave by: the rules in their order, and what the tables have.
+//! By which devices packets to an address may leave: follows the rules in their order, and the routes of their tables.
 //!
-//! What a rule asks for beside the destination (source, mark, device, user, ports) differs from packet to packet: such a rule may hold, and may
-//! not, so both are gone into. Read in `fib_rules_lookup` (net/core/fib_rules.c), `fib4_rule_action` and `fib_table_lookup` (net/ipv4), and
+//! A rule may ask for more than the destination (source, mark, device, user, ports), which differs from packet to packet. Such a rule may hold or
+//! not, so both cases are followed. Read in `fib_rules_lookup` (net/core/fib_rules.c), `fib4_rule_action` and `fib_table_lookup` (net/ipv4), and
 //! `__fib6_rule_action` (net/ipv6/fib6_rules.c), Linux 6.18.
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,36 +12,36 @@ use super::{
 };
 use crate::Family;
 
-/// All that decides.
+/// All rules, tables, nexthop objects and policies that decide.
 #[derive(Debug)]
 pub(super) struct Matcher {
-    /// Of each family in their order.
+    /// The rules of each family, in their order.
     rules: HashMap<Family, Vec<Rule>>,
     tables: Tables,
     objects: HashMap<u32, Object>,
     /// Tables of VRF devices.
     vrfs: Vec<u32>,
     policies: PolicyTable,
-    /// While nobody touched the rules, IPv4's local and main table are one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
+    /// Whether IPv4's local and main table are one, as they are while nobody has touched the rules (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
     merged: bool,
 }
 
-/// What a rule came to.
+/// What follows from a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Nobody asks the next rule.
+    /// No packet comes to the next rule.
     Ends,
-    /// Some packets do.
+    /// Some packets come to the next rule.
     MayGoOn,
-    /// The next rule is asked.
+    /// All packets come to the next rule.
     GoesOn,
 }
 
-/// Ways as they are found.
+/// The ways found so far.
 #[derive(Default)]
 struct Found {
     main: Option<Hop>,
-    /// The first one that only some packets take.
+    /// The first way that only some packets take.
     other: Option<Hop>,
     devices: BTreeSet<u32>,
     local: bool,
@@ -57,7 +57,7 @@ impl Matcher {
         vrfs: Vec<u32>,
         policies: PolicyTable,
     ) -> Self {
-        // Stable: those of one priority stay as they were listed.
+        // The sort is stable: rules of one priority stay as they were listed.
         rules.sort_by_key(|rule| rule.priority);
         let of = |family| rules.iter().filter(|rule| rule.family == family).cloned().collect::<Vec<_>>();
         let rules = HashMap::from([(Family::V4, of(Family::V4)), (Family::V6, of(Family::V6))]);
@@ -82,7 +82,7 @@ impl Matcher {
     pub(super) fn ways(&self, family: Family, to: u128) -> Ways {
         let rules = self.rules(family);
         let mut found = Found::default();
-        // Whether packets come to each rule: all that no earlier rule treats apart, or some.
+        // For each rule, which packets come to it: all that no earlier rule treats apart, or some.
         let mut come: Vec<Option<Sure>> = vec![None; rules.len()];
         if let Some(first) = come.first_mut() {
             *first = Some(Sure::Yes);
@@ -100,7 +100,7 @@ impl Matcher {
                 found.do_not_know(format!("policy rule {} asks for {what}", rule.priority));
             }
             let outcome = match rule.action {
-                // One that does not exist (yet) is passed over.
+                // A target that does not exist (yet) is passed over.
                 Action::Goto(priority) => {
                     let target = rules.iter().skip(next).position(|other| other.priority == priority);
                     reach(&mut come, target.map_or(next, |skipped| next + skipped), here);
@@ -138,7 +138,7 @@ impl Matcher {
         }
     }
 
-    /// Only packets of a VRF go there, and nobody tells from here which these are.
+    /// Looks into the tables of VRFs. Only packets of a VRF come there, and which these are is not known here.
     fn look_into_vrfs(&self, rule: &Rule, to: u128, found: &mut Found) {
         for vrf in &self.vrfs {
             let candidates = self.tables.candidates(rule.family, &[*vrf], to);
@@ -173,11 +173,11 @@ impl Matcher {
     fn take(&self, rule: &Rule, route: &Route, sure: Sure, found: &mut Found) -> Outcome {
         let suppressed = rule.suppressed_len.is_some_and(|len| route.to.bits() <= len);
         match route.fate {
-            // What is refused is not looked at by `suppress`.
+            // `suppress` does not look at a route that refuses.
             Fate::Refused => return Outcome::Ends,
             Fate::NextRule => return Outcome::GoesOn,
             _ if suppressed => return Outcome::GoesOn,
-            // By a mark packets are handed to a proxy of this machine: these do not leave.
+            // Packets with a mark are handed to a proxy of this machine, and do not leave.
             Fate::Local => found.local |= sure == Sure::Yes,
             Fate::Unknown(kind) => found.do_not_know(format!("a route is of the unknown type {kind}")),
             Fate::Leaves => {
@@ -211,7 +211,7 @@ impl Matcher {
     }
 }
 
-/// Has packets come to the rule at this place, more surely than they did.
+/// Has packets come to the rule at this place, at least as surely as before.
 fn reach(come: &mut [Option<Sure>], at: usize, sure: Sure) {
     if let Some(place) = come.get_mut(at) {
         *place = (*place).max(Some(sure));

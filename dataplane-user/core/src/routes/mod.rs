@@ -1,4 +1,4 @@
-//! Which devices packets to an address may leave by: pure, of policy rules, routes and nexthop objects as they were read.
+//! By which devices packets to an address may leave: pure, from policy rules, routes and nexthop objects as they were read.
 
 mod blocks;
 mod map;

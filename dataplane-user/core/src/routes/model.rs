@@ -1,4 +1,4 @@
-//! What the kernel's routing is made of, as far as it decides by which device a packet leaves.
+//! Types for the kernel's routing, as far as it decides by which device a packet leaves.
 use std::net::IpAddr;
 
 use super::prefix::Prefix;
@@ -9,16 +9,16 @@ pub(super) const TABLE_DEFAULT: u32 = 253;
 pub(super) const TABLE_MAIN: u32 = 254;
 pub(super) const TABLE_LOCAL: u32 = 255;
 
-/// One way on.
+/// One next hop.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Hop {
     /// Index of the device; 0 where there is none.
     pub ifindex: u32,
     /// The router, where the address is not on the link.
     pub gateway: Option<IpAddr>,
-    /// Not used: its device is down (`RTNH_F_DEAD`).
+    /// Whether it is not used because its device is down (`RTNH_F_DEAD`).
     pub dead: bool,
-    /// Its device has no carrier (`RTNH_F_LINKDOWN`): a sysctl decides whether it is used.
+    /// Whether its device has no carrier (`RTNH_F_LINKDOWN`): then a sysctl decides whether it is used.
     pub linkdown: bool,
     /// Packets are changed or wrapped on this way (`lwtunnel_encap_types`, include/uapi/linux/lwtunnel.h).
     pub encap: Option<u16>,
@@ -33,13 +33,13 @@ pub enum Fate {
     Local,
     /// It is refused or dropped (unreachable, prohibit, blackhole).
     Refused,
-    /// The next rule is asked (throw).
+    /// It goes on to the next rule (throw).
     NextRule,
     /// Unknown here: a type of route (`RTN_*`).
     Unknown(u8),
 }
 
-/// A route. Of those with the same range the ones of the lowest metric go first, as the kernel listed them.
+/// A route. Among routes with the same range, those of the lowest metric go first, as the kernel listed them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Where to.
@@ -52,9 +52,9 @@ pub struct Route {
     pub only_some: bool,
     /// What it does.
     pub fate: Fate,
-    /// None where it refuses.
+    /// Its next hops; none where it refuses.
     pub hops: Vec<Hop>,
-    /// The nexthop object that has its ways, where the kernel does not say them in the route
+    /// The nexthop object that has its next hops, where the kernel does not list these in the route
     /// (`net.ipv4.nexthop_compat_mode` 0).
     pub object: Option<u32>,
 }
@@ -73,7 +73,7 @@ pub enum Object {
 /// What a rule does with what it matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Looks into a table; where that has nothing the next rule is asked.
+    /// Looks into a table; where that has no route, the packet goes on to the next rule.
     Table(u32),
     /// Looks into the table of the VRF that the packet is in.
     VrfTable,
@@ -90,17 +90,17 @@ pub enum Action {
 pub struct Rule {
     /// Whose packets.
     pub family: Family,
-    /// Lower goes first; those with the same one as the kernel lists them.
+    /// Lower goes first; rules of one priority go as the kernel lists them.
     pub priority: u32,
-    /// Where to; everywhere where there is none.
+    /// The destination; everywhere where there is none.
     pub to: Option<Prefix>,
     /// Whether it also asks for what differs from packet to packet: source, mark, device, user, ports, type of service.
     pub only_some: bool,
-    /// Whether it asks for a device that does not exist: no packet has come by it.
+    /// Whether it asks for a device that does not exist: no packet can have come by that.
     pub detached: bool,
-    /// What it asks for that this matcher does not know.
+    /// A condition of it that this matcher does not know.
     pub unknown: Option<String>,
-    /// Whether it holds for what does *not* match.
+    /// Whether it holds for packets that do *not* match.
     pub inverted: bool,
     /// Whether routes of this length and shorter ones do not count.
     pub suppressed_len: Option<u8>,
@@ -127,8 +127,8 @@ impl Rule {
         }
     }
 
-    /// What the kernel has where nobody changed anything (`fib_default_rules_init`, net/ipv4/fib_rules.c; `fib6_rules_net_init`,
-    /// net/ipv6/fib6_rules.c), and what holds where it was built without policy rules.
+    /// The kernel's rules where nobody changed them (`fib_default_rules_init`, net/ipv4/fib_rules.c; `fib6_rules_net_init`,
+    /// net/ipv6/fib6_rules.c). They also hold where the kernel was built without policy rules.
     pub fn defaults() -> Vec<Self> {
         let of = |family, priority, table| Self::for_all(family, priority, Action::Table(table));
         vec![
@@ -157,7 +157,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether all packets to its range meet it that no other met before.
+    /// Whether it holds for all packets to its range that no earlier policy took.
     pub fn is_for_all(&self) -> bool {
         !self.only_some && !self.marked
     }
@@ -166,22 +166,22 @@ impl Policy {
 /// All IPsec policies for packets that leave.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Policies {
-    /// Those that decide anything.
+    /// The policies that decide anything.
     pub list: Vec<Policy>,
-    /// Why they could not be read.
+    /// Why the policies could not be read.
     pub unread: Option<String>,
 }
 
 /// Where packets to an address may go.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ways {
-    /// The way of a packet that no rule treats apart; where there is none, the first that some packet may take.
+    /// The way (device and router) of a packet that no rule treats apart; where there is none, the first way that some packet may take.
     pub main: Option<(u32, Option<IpAddr>)>,
     /// Every device that some packet may leave by, in order, each once.
     pub devices: Vec<u32>,
-    /// The address is this machine's own.
+    /// Whether the address is this machine's own.
     pub local: bool,
-    /// How IPsec wraps what goes there, and by which policy.
+    /// How IPsec wraps packets to the address, and by which policy.
     pub wrapped: Option<String>,
     /// Why not all ways are known.
     pub unknown: Option<String>,

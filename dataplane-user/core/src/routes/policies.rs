@@ -1,7 +1,8 @@
 //! IPsec policies: which packets are wrapped before they come to a device.
 //!
-//! Of those that match the lowest number decides (`xfrm_policy_lookup_bytype`, net/xfrm/xfrm_policy.c). What a policy wraps is ESP, AH or IPcomp when it comes to
-//! TC egress, in a tunnel under another destination: `xfrm_output` (net/xfrm/xfrm_output.c) is done before `dst_output`. Read as of IP-TFS (6.14).
+//! Of the policies that match, the one with the lowest priority number decides (`xfrm_policy_lookup_bytype`, net/xfrm/xfrm_policy.c). A packet that a policy wraps
+//! is ESP, AH or IPcomp when it comes to TC egress, in a tunnel under another destination: `xfrm_output` (net/xfrm/xfrm_output.c) is done before `dst_output`. Read
+//! as of IP-TFS (6.14).
 use std::collections::{BTreeSet, HashMap};
 
 use super::{
@@ -10,12 +11,12 @@ use super::{
 };
 use crate::Family;
 
-/// Policies by the range that they are for.
+/// Policies by the range for which they are.
 #[derive(Debug, Default)]
 pub(super) struct PolicyTable {
     lens: BTreeSet<u8>,
     policies: HashMap<Prefix, Vec<Policy>>,
-    /// Why nobody knows them.
+    /// Why the policies are not known.
     pub(super) unread: Option<String>,
 }
 
@@ -29,7 +30,7 @@ impl PolicyTable {
         table
     }
 
-    /// The ranges that there are policies for, in no order.
+    /// The ranges for which there are policies, in no order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Prefix> {
         self.policies.keys().copied()
     }
@@ -38,7 +39,7 @@ impl PolicyTable {
     pub(super) fn wrapping(&self, family: Family, to: u128) -> impl Iterator<Item = &Policy> {
         let of_len = |len: &u8| self.policies.get(&Prefix::of_number(family, to, *len));
         let mut met: Vec<&Policy> = self.lens.iter().filter_map(of_len).flatten().collect();
-        // Of one number the older goes first, and the list does not tell which that is.
+        // Among policies of one priority the older goes first, but the list does not tell which that is.
         met.sort_by_key(|policy| (policy.priority, !policy.wraps));
         if let Some(last) = met.iter().position(|policy| policy.is_for_all()) {
             met.truncate(last + 1);

@@ -20,7 +20,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The range of `len` bits that `address` is in; `None` where that is more than it has.
+    /// The range of `len` bits that has `address`; `None` where the address has fewer bits.
     pub fn new(address: IpAddr, len: u8) -> Option<Self> {
         let family = Family::of(address);
         (len <= family.bits()).then(|| Self { family, first: number(address) & mask(len), len })
@@ -31,7 +31,7 @@ impl Prefix {
         Self { family, first: 0, len: 0 }
     }
 
-    /// The range of `len` bits that an address of this family is in. `len` is one that the family has.
+    /// The range of `len` bits that has this address of this family. `len` is at most the family's number of bits.
     pub(super) fn of_number(family: Family, number: u128, len: u8) -> Self {
         Self { family, first: number & mask(len), len }
     }
@@ -59,12 +59,12 @@ impl Prefix {
         self.first
     }
 
-    /// Its last one. Behind the 32 bits of an IPv4 address all are set: what lies between two of them does not matter.
+    /// Its last address, as a number. All bits behind the 32 of an IPv4 address are set: numbers between two IPv4 addresses do not matter.
     pub(super) fn last(self) -> u128 {
         self.first | !mask(self.len)
     }
 
-    /// Whether an address of its family is in it.
+    /// Whether an address of its family is in the range.
     pub(super) fn has(self, number: u128) -> bool {
         (number ^ self.first) & mask(self.len) == 0
     }

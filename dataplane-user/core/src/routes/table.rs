@@ -23,7 +23,7 @@ struct Table {
 pub(super) enum Sure {
     /// Some packets may go by it.
     Maybe,
-    /// All packets do that come so far.
+    /// All packets that come so far go by it.
     Yes,
 }
 
@@ -39,7 +39,7 @@ impl Tables {
             table.lens.sort_unstable_by(|left, right| right.cmp(left));
             table.lens.dedup();
             for routes in table.routes.values_mut() {
-                // Stable: those of one metric stay as they were listed.
+                // The sort is stable: routes of one metric stay as they were listed.
                 routes.sort_by_key(|route| (!route.only_some, route.metric));
             }
         }
@@ -56,9 +56,9 @@ impl Tables {
         self.0.values().flat_map(|table| table.routes.values()).map(Vec::len).sum()
     }
 
-    /// The routes to an address that the kernel may take, in its order, the last of them the one that it takes if no other.
+    /// The routes to an address that the kernel may take, in its order. The last one is that which it takes if it takes no other.
     ///
-    /// More than one of `tables` are looked into as if they were one, whose routes of the same range are the first one's first.
+    /// Several `tables` are looked into as if they were one, in which of routes with the same range the first table's come first.
     pub(super) fn candidates(&self, family: Family, tables: &[u32], to: u128) -> Vec<(&Route, Sure)> {
         let tables: Vec<&Table> = tables.iter().filter_map(|table| self.0.get(&(family, *table))).collect();
         let mut lens: Vec<u8> = tables.iter().flat_map(|table| table.lens.iter().copied()).collect();
@@ -77,12 +77,12 @@ impl Tables {
     }
 }
 
-/// Takes the routes of one range that may be used; says whether one of them ends the search.
+/// Takes the routes of one range that may be used. Whether one of them ends the search.
 fn take<'a>(family: Family, routes: &'a [Route], found: &mut Vec<(&'a Route, Sure)>) -> bool {
     let mut ended_by = None;
     for route in routes {
         match ended_by {
-            // Of IPv6 routes with the same metric, also those that are not one multipath route, any may be taken
+            // Any of several IPv6 routes with the same metric may be taken, also where they are not one multipath route
             // (`find_rr_leaf`, net/ipv6/route.c).
             Some(metric) if family == Family::V4 || metric != route.metric => break,
             _ => {}

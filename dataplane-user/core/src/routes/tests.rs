@@ -89,7 +89,7 @@ fn every_table_that_a_rule_may_lead_to_counts() {
         vec![to(254, "10.0.0.0/16", &[ETH0]), to(2, "0.0.0.0/0", &[ETH1]), to(254, "0.0.0.0/0", &[ETH0])];
     let both = map(with(vec![some(1536, Action::Table(2))]), routes.clone());
     assert_eq!(devices(&both, "10.0.7.7"), (Some(ETH0), vec![ETH0, ETH1]));
-    // What holds for all that goes there leaves nothing to the rules behind it.
+    // A rule that holds for all packets to a range leaves none to the rules behind it.
     let ruled = Rule { to: Some(prefix("10.0.7.0/24")), ..rule(1000, Action::Table(2)) };
     let only = map(with(vec![ruled.clone()]), routes.clone());
     assert_eq!(devices(&only, "10.0.7.7"), (Some(ETH1), vec![ETH1]));
@@ -104,7 +104,7 @@ fn every_table_that_a_rule_may_lead_to_counts() {
     assert_eq!(devices(&none, "10.0.7.7"), (Some(ETH0), vec![ETH0]));
     let all = map(with(vec![Rule { inverted: true, ..gone }]), routes.clone());
     assert_eq!(devices(&all, "10.0.7.7"), (Some(ETH1), vec![ETH1]));
-    // Refused are only those that the rule holds for.
+    // Only packets for which the rule holds are refused.
     let refuses = map(with(vec![some(1000, Action::Refuse)]), routes.clone());
     assert_eq!(devices(&refuses, "10.0.7.7"), (Some(ETH0), vec![ETH0]));
     let refuses = map(with(vec![rule(1000, Action::Refuse)]), routes);
@@ -124,7 +124,7 @@ fn wireguard_s_rules_lead_by_both_devices() {
     ];
     let map = map(with(rules), routes);
     assert_eq!(devices(&map, "192.168.0.7"), (Some(ETH1), vec![ETH1]));
-    // What WireGuard sends itself goes by the other one, and nobody tells its packets apart from here.
+    // WireGuard's own packets go by the other table, and cannot be told apart here.
     assert_eq!(devices(&map, "10.0.0.1").1, [ETH0, WG]);
 }
 
@@ -251,10 +251,10 @@ fn of_ipsec_policies_the_first_that_holds_for_all_decides() {
         policy(20, "10.1.0.0/16"),
         // What is wrapped but for some ranges, as a VPN's gateway has it.
         passes(10, "10.1.2.0/24"),
-        // Behind the one for all it does nothing; before it, it does.
+        // Behind the policy for all packets it has no effect; before it, it has.
         passes(30, "10.1.3.0/24"),
         some(5, "10.1.2.7/32"),
-        // Which of the same number is the older one is not known.
+        // Which policy of one priority is the older is not known.
         passes(20, "10.1.4.0/24"),
         Policy { marked: true, ..policy(1, "10.2.0.0/16") },
         some(9, "fd00::/64"),
@@ -283,7 +283,7 @@ fn of_ipsec_policies_the_first_that_holds_for_all_decides() {
 
 #[test]
 fn all_addresses_of_a_stretch_have_the_same_ways() {
-    // Held against the matcher asked for each address, by the ends of ranges and their neighbours.
+    // Compared with the matcher for each address, at the ends of ranges and their neighbours.
     let ranges =
         ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.128.0/17", "10.1.128.7/32", "255.255.255.255/32"];
     let routes: Vec<Route> =

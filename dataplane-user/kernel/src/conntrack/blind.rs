@@ -1,4 +1,4 @@
-//! What makes flows invisible to conntrack, so that they cannot be asked and are cut only when they next send.
+//! Reasons why flows are invisible to conntrack, so that their clients cannot be challenged and are cut only when they next send.
 use std::{fmt, fs, path::Path};
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};

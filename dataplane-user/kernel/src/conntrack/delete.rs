@@ -18,7 +18,7 @@ use crate::{
 const IPCTNL_MSG_CT_DELETE: u16 = 2;
 const CTA_FILTER: u16 = 25;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
-/// What of the reply tuple must be equal (`CTA_FILTER_F_*`, net/netfilter/nf_internals.h).
+/// Which parts of the reply tuple must be equal (`CTA_FILTER_F_*`, net/netfilter/nf_internals.h).
 const F_IP_SRC: u32 = 1 << 0;
 const F_PROTO_NUM: u32 = 1 << 3;
 const F_PROTO_SRC_PORT: u32 = 1 << 4;
@@ -33,13 +33,13 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// What this address answers over this IP protocol.
+    /// All entries that this address answers over this IP protocol.
     pub(super) const fn protocol(source: Addr, protocol: u8) -> Self {
         Self { source, protocol, port: None }
     }
 
-    /// What it answers from this port. `None` where every port of that protocol would match: the kernel compares those of TCP and UDP
-    /// alone (`ctnetlink_filter_match_tuple`, nf_conntrack_netlink.c, up to 6.18).
+    /// All entries that this address answers from this port. `None` where every port of that protocol would match: the kernel compares
+    /// those of TCP and UDP alone (`ctnetlink_filter_match_tuple`, nf_conntrack_netlink.c, up to 6.18).
     pub(super) fn port(key: &PortKey) -> Option<Self> {
         matches!(key.protocol, TCP | UDP).then_some(Self {
             source: key.addr,

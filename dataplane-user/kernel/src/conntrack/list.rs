@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Backends, Conntrack, Dump, Error, Family, Flow, Protocols};
 
-/// What somebody wants of a listing: told of each entry, some of them twice, and keeps those that it says yes to.
+/// A waiter's filter for a listing: it is shown each entry, some of them twice, and keeps those for which it returns true.
 pub type WantedFlow = Box<dyn FnMut(&Flow) -> bool + Send>;
 
 /// Whoever lists entries: a socket of one's own, or one that lists for many.
@@ -21,7 +21,7 @@ impl List for Conntrack {
     }
 }
 
-/// What is to be asked for to have the flows of these backends, of these protocols: nothing of a half in which there are none.
+/// The listing that covers the flows of these backends, of these protocols: nothing of a half in which there are none.
 pub fn of_backends<T: Send + Sync + 'static>(
     backends: &Arc<Backends<T>>,
     which: Option<Protocols>,

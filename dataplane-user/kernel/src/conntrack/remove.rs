@@ -8,7 +8,7 @@ use super::{
     socket::{Answered, BATCH},
 };
 
-/// What a failed deletion is called.
+/// The name of a failed deletion.
 const REQUEST: &str = "delete";
 
 /// Requests by filter for one half of the table. Each walks the whole table in the kernel, where a dump walks it once and then costs
@@ -22,7 +22,7 @@ pub enum Protocols {
     All,
     /// TCP.
     Tcp,
-    /// UDP and SCTP: what no RST ends.
+    /// UDP and SCTP, whose flows no RST ends.
     Datagrams,
 }
 
@@ -42,8 +42,9 @@ impl Protocols {
     }
 }
 
-/// Where this kernel deletes by filter, and exactly what the filter says; found out by [`super::by_filter`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// Where this kernel deletes by filter, and exactly what the filter says.
+// Found out by `super::by_filter`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ByFilter {
     /// IPv4 entries.
     pub v4: bool,
@@ -71,7 +72,7 @@ impl fmt::Display for ByFilter {
     }
 }
 
-/// What came of requests to delete entries.
+/// The outcome of requests to delete entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Deleted {
     /// Entries deleted one by one.
@@ -84,7 +85,7 @@ pub struct Deleted {
     pub filtered: usize,
     /// A dump was broken off each time: entries may be left.
     pub incomplete: bool,
-    /// It ended early: the rest was not to be deleted any more.
+    /// The deletion ended early: the rest was not to be deleted any more.
     pub stopped: bool,
 }
 
@@ -92,7 +93,7 @@ pub struct Deleted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) filters: Vec<Filter>,
-    /// What no filter can say.
+    /// Backends whose entries no filter can select.
     pub(super) dump: Backends<()>,
 }
 
@@ -117,7 +118,7 @@ impl Steps {
 }
 
 impl Conntrack {
-    /// Deletes these entries and no others: that of a flow which has found another backend since it was listed stays.
+    /// Deletes these entries and no others. The entry of a flow that has found another backend since it was listed stays.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`]; an entry that is gone is none.
@@ -180,7 +181,7 @@ impl Conntrack {
         Ok(done)
     }
 
-    /// Deletes what these filters say.
+    /// Deletes what these filters match.
     pub(super) fn delete_filtered(&mut self, filters: &[Filter]) -> Result<Deleted, Error> {
         let Answered { changed, gone, refused } = self.send_each(REQUEST, filters, filter_request)?;
         Ok(Deleted { filtered: changed, gone, refused, ..Deleted::default() })
@@ -188,7 +189,7 @@ impl Conntrack {
 }
 
 impl Deleted {
-    /// Adds what came of further requests.
+    /// Adds the outcome of further requests.
     pub fn add(&mut self, other: Self) {
         self.deleted += other.deleted;
         self.gone += other.gone;

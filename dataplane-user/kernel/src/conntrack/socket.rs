@@ -30,7 +30,7 @@ pub struct Dump {
     pub attempts: usize,
 }
 
-/// What came of requests that are about one thing each.
+/// The outcome of requests that are about one thing each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Answered {
     /// Requests that were carried out.
@@ -90,8 +90,8 @@ impl Conntrack {
             for dump in &mut dumps {
                 dump.attempts = attempt;
                 dump.incomplete = done.is_err();
-                // The kernel may tell of one twice: where it goes on, in a bucket from which the one is gone that it had come to (`ctnetlink_dump_table`).
-                // What an earlier attempt kept is kept: a flow that it saw and that is gone by now does no harm.
+                // The kernel may list an entry twice: when it goes on in a bucket from which the entry is gone that it had come to
+                // (`ctnetlink_dump_table`).
                 dump.flows
                     .sort_unstable_by(|a, b| a.id.cmp(&b.id).then_with(|| identity(a).cmp(&identity(b))));
                 dump.flows.dedup_by_key(|flow| identity(flow));
@@ -134,8 +134,8 @@ impl Conntrack {
         done
     }
 
-    /// Those of these entries that are there still, as they are now; each by its answers, its zone and its id. One lookup of a bucket each, where a dump would go
-    /// through the whole table.
+    /// Returns those of these entries that still exist, as they are now; each by its answers, its zone and its id. One lookup of a bucket
+    /// each, where a dump would go through the whole table.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`].
@@ -196,8 +196,9 @@ impl Conntrack {
         }
     }
 
-    /// Lets conntrack accept any sequence number in the reply direction of these flows (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that a question with an
-    /// unknown sequence is translated on kernels that would call it INVALID. Such as are not TCP have no window, and are left out.
+    /// Lets conntrack accept any sequence number in the reply direction of these flows (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that a challenge
+    /// with an unknown sequence is translated on kernels that would call it INVALID. Flows that are not TCP have no window, and are left
+    /// out.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`]; entries that cannot be changed are counted.
@@ -251,7 +252,7 @@ pub(super) fn each(
     channel.exchange(request, hand_over).map(drop)
 }
 
-/// What of an entry stays the same for as long as it lives.
+/// The parts of an entry that stay the same for as long as it lives.
 fn identity(flow: &Flow) -> (u32, Tuple, Tuple, Option<Zone>) {
     (flow.id, flow.orig, flow.reply, flow.zone)
 }

@@ -113,7 +113,7 @@ fn read(head: &Head<'_>, ip: &[u8], l3: u16) -> Result<Packet, Skip> {
     Ok(packet)
 }
 
-/// The bytes of an answer ahead of its IP header: MAC addresses swapped, VLAN tags kept, an accelerated tag restore in front of them.
+/// The bytes of an answer ahead of its IP header: MAC addresses swapped, VLAN tags kept, an accelerated tag put back in front of them.
 fn link(event: &Event, v6: bool) -> Option<Vec<u8>> {
     let l3 = usize::from(event.l3_offset);
     if l3 == 0 {

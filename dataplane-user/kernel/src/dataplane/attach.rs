@@ -60,21 +60,21 @@ pub struct Attach {
     /// By which devices routes to backends leave.
     pub(super) leave_by: LeaveBy,
     pub(super) staged: Option<Arc<Staged>>,
-    /// What other versions have pinned, which goes once something is attached.
+    /// The pins of other versions, which go once something is attached.
     pub(super) other_versions: Vec<Other>,
     /// The names last given to [`Attach::attach`].
     pub(super) wanted: Vec<String>,
-    /// What these do not name is to be detached from; false once it is.
+    /// Devices that these names lack are to be detached from; false once they are.
     pub(super) leaves_others: bool,
     /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
     pub(super) ebpf: Ebpf,
-    /// The last to go: what is above is closed by then.
+    /// Dropped last: the fields above are closed by then.
     pub(super) _lock: Arc<PinLock>,
 }
 
 impl Attach {
-    /// Takes note by which devices routes to backends leave; `None` where that is not known yet, and what an earlier agent wrote holds. The next look writes it
-    /// before it attaches to anything. Without it a route may leave by any device.
+    /// Notes by which devices routes to backends leave; `None` where that is not known yet, and what an earlier agent wrote holds. The next
+    /// look writes it before it attaches to anything. Without it a route may leave by any device.
     pub fn routes_leave_by(&mut self, devices: Option<BTreeSet<u32>>) {
         self.leave_by = devices.map_or(LeaveBy::AsPinned, LeaveBy::Devices);
     }
@@ -125,7 +125,7 @@ impl Attach {
         CutLog::open(&mut self.ebpf)
     }
 
-    /// A handle that puts frames in as ingress of a device.
+    /// A handle that injects frames as ingress of a device.
     pub fn injector(&self) -> Result<Injector, Error> {
         Injector::new(&self.programs.inject)
     }
@@ -148,11 +148,11 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     // Somebody may have removed them below us; without them nothing can be pinned.
     folders::make_folders(&ours.options.pin_dir)?;
     let interfaces = interfaces::list()?;
-    // First: what a program does not know of passes it. A failure stops no device.
+    // First: packets that a program does not know pass. A failure stops no device.
     let known = ours.senders.write(&interfaces, &ours.leave_by);
     let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
-    // One that is not there may bear another name by now. What it has of ours goes: nobody is told that it cuts.
+    // A missing device may bear another name by now. Our programs on it are detached: nobody is told that it cuts.
     ours.leaves_others |= statuses.iter().any(|status| status.ifindex == 0);
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = match ours.leaves_others {

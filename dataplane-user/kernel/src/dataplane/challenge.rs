@@ -1,9 +1,9 @@
-//! Frees the clients that wait: on a flag, every TCP flow of the node is challenged for its numbers once. Nodes that were flagged together are challenged about together:
-//! the kernel's table is walked once for all of them. Whether a flow that was challenged has closed is looked up by itself.
+//! Frees the clients that wait: on a flag, every TCP flow of the node is challenged once. Nodes that were flagged together are challenged
+//! together: the kernel's table is walked once for all of them. Whether a challenged flow has closed is looked up flow by flow.
 //!
-//! A client that waits for an answer sends nothing, so nothing of its meets the cut. A segment that it cannot accept makes its
-//! stack answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the ordinary cut. Which segment
-//! challenges best is [`challenge`]'s matter. Blocking: run it on a thread of its own.
+//! A client that waits for an answer sends nothing, so none of its packets meets the cut. A segment that it cannot accept makes its stack
+//! answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the cut. [`segments`] chooses the segment. Blocking:
+//! run it on a thread of its own.
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     thread,
@@ -22,7 +22,7 @@ pub use inject::inject;
 
 use segments::{Challenge, Choice};
 
-/// Frames handed to the injector at once; between two of these the pace is kept and the caller is challenged whether to go on.
+/// Frames handed to the injector at once. Between two batches the pace is kept, and the caller is asked whether to go on.
 const BATCH: usize = 1_024;
 /// After the first round: when to look whether all are closed. The last is when the rest is challenged again: Linux answers such
 /// segments at most every 500 ms and socket (`tcp_invalid_ratelimit`).
@@ -47,14 +47,14 @@ pub trait Surroundings {
     /// Injects frames as ingress of their devices; for each whether it was taken.
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool>;
 
-    /// False ends the challenge of this one of its nodes early (the flag was taken back).
+    /// False ends the challenge of this node early (its flag was withdrawn).
     fn go_on(&self, node: usize) -> bool;
 }
 
 /// How to challenge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Manner {
-    /// Questions a second at most.
+    /// Challenges a second at most.
     pub per_second: u32,
     /// conntrack translates a SYN|ACK with any numbers in the reply direction (found by the probe at start).
     pub syn_ack: bool,
@@ -70,7 +70,7 @@ impl Default for Manner {
     }
 }
 
-/// What a challenge did and saw of one node.
+/// What a challenge did at one node, and what it saw.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Report {
     /// Flows of the node in conntrack.
@@ -87,13 +87,14 @@ pub struct Report {
     pub challenged_again: usize,
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
-    /// Seconds until all of this node's that were challenged were seen closed, or until the end. All nodes of a challenge are challenged before it is looked whether they closed.
+    /// Seconds until all challenged flows of this node were seen closed, or until the end. The flows of all nodes are challenged before any
+    /// is looked at again.
     pub seconds: f64,
     /// Seconds that challenging took in the first round, of all nodes together.
     pub challenge_seconds: f64,
     /// The kernel broke the listing off again and again: flows may be missing.
     pub incomplete: bool,
-    /// The flag was taken back before all were challenged.
+    /// The flag was withdrawn before all flows were challenged.
     pub stopped: bool,
 }
 
@@ -125,7 +126,7 @@ struct Owned {
 /// report for each of so many nodes, in their order.
 ///
 /// # Errors
-/// Where conntrack cannot be challenged.
+/// Where conntrack cannot be read.
 pub fn challenge(
     conntrack: &mut Conntrack,
     listed: Vec<Dump>,
@@ -205,7 +206,7 @@ fn counts(nodes: usize, each: impl Iterator<Item = usize>) -> Vec<usize> {
     counts
 }
 
-/// Leaves out the flows of nodes whose flag was taken back.
+/// Leaves out the flows of nodes whose flag was withdrawn.
 fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [Report]) {
     let mut stopped: HashSet<usize> = left.iter().map(|owned| owned.node).collect();
     stopped.retain(|node| !surroundings.go_on(*node));
@@ -255,8 +256,8 @@ fn key(flow: &Flow) -> Key {
 /// Flows whose challenge was taken by the injector, and whose they are.
 type Challenged = HashMap<Key, usize>;
 
-/// Asks each flow; gives those whose challenge was taken by the injector. Where the challenge takes it, flows are made liberal just
-/// before: those that are challenged, and no others.
+/// Challenges each flow; returns those whose challenge the injector took. Where the manner wants it, flows are made liberal just before:
+/// those that are challenged, and no others.
 fn round(
     flows: &[Owned],
     challenge: Challenge,

@@ -34,7 +34,7 @@ pub struct Comparison {
     mended: u64,
 }
 
-/// How far that of one is.
+/// How far the comparison of one map is.
 #[derive(Debug)]
 struct Progress<K, V> {
     pass: Pass<K, V>,
@@ -94,7 +94,7 @@ impl Comparison {
                 .insert(known.unwrap_or_else(|| (Arc::clone(tables), tables.all_ports().collect())));
             let one =
                 One { map: &mut maps.ports, wanted: &*wanted, left_out: &left_out.ports, name: names::PORTS };
-            // What is kept has a writer of its own.
+            // Exemptions have a writer of their own.
             let is_ours = |key: &PortKey| key.kind == port_kinds::ENDPOINT;
             self.mended += self.ports.go_on(one, is_ours)?;
             return Ok(false);
@@ -112,7 +112,7 @@ impl Comparison {
 }
 
 impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
-    /// How many were mended.
+    /// How many entries were mended.
     fn go_on(
         &mut self,
         mut one: One<'_, K, V, impl WantedEntries<K, V>>,
@@ -189,7 +189,7 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
 }
 
 impl<K: Pod, V: Pod, W> One<'_, K, V, W> {
-    /// Writes an entry. How many were: none where it finds no room.
+    /// Writes an entry. Returns how many were written: none where the map has no room.
     fn put(&mut self, key: &K, value: &V) -> Result<u64, Error> {
         match insert(self.map, key, value) {
             Ok(()) => Ok(1),

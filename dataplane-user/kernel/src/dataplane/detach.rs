@@ -6,7 +6,7 @@ use super::{
 };
 
 /// What a detach removed.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, schemars::JsonSchema)]
 pub struct DetachReport {
     /// tcx and XDP links.
     pub links: u32,

@@ -20,9 +20,9 @@ pub use neighbours::Hop;
 
 use neighbours::{Neighbour, State};
 
-/// How long a link-layer address is remembered that is in the table no longer.
+/// How long a link-layer address is remembered after it has left the table.
 const MEMORY: Duration = Duration::from_secs(3_600);
-/// How many are remembered at most.
+/// How many addresses are remembered at most.
 const MEMORY_MAX: usize = 65_536;
 
 /// A flagged node, as far as its neighbour entries matter.
@@ -40,9 +40,9 @@ pub struct FlaggedNode {
 pub enum Holding {
     /// Renewed.
     Held,
-    /// It needs no help: permanent, without resolution, or kept by a daemon.
+    /// The entry needs no help: permanent, without resolution, or kept by a daemon.
     Fixed,
-    /// It is not the node (a router, say): left alone. If it fails, packets die there for every destination.
+    /// The next hop is not the node (a router, say): left alone. If it fails, packets die there for every destination.
     NotTheNode,
     /// No link-layer address was seen since the agent started: packets die before egress, and their senders get EHOSTUNREACH.
     Unknown,
@@ -71,8 +71,8 @@ impl Hold {
 
     /// To be called once a second, also while nothing is flagged: an address can only be held that was seen before.
     ///
-    /// Remembers the link-layer addresses of all valid entries, renews those of `flagged`, and lets go of those that were
-    /// held and are flagged no longer (they are STALE then: the next packet has them checked).
+    /// Remembers the link-layer addresses of all valid entries, renews those of `flagged`, and releases those that were held and are
+    /// flagged no longer (they are STALE then: the next packet has them checked).
     ///
     /// # Errors
     /// Where the table cannot be read or an entry not be written.
@@ -118,7 +118,7 @@ impl Hold {
 
     fn release(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
         let Some(mac) = self.held.remove(&hop) else { return Ok(()) };
-        // Another has written it since: it is theirs.
+        // Another process has written the entry since: it is that one's.
         match entry {
             Some(entry) if entry.state == State::REACHABLE && entry.mac == mac => {
                 neighbours::set(&mut self.netlink, hop, &mac, State::STALE, entry.router)

@@ -17,8 +17,8 @@ use super::{
     sys,
 };
 
-/// Puts frames in as if a device had received them. Cheap to clone; every clone may be used by its own thread, which must
-/// be in the device's network namespace.
+/// Injects frames as if a device had received them. Cheap to clone; every clone may be used by its own thread, which must be in the
+/// device's network namespace.
 #[derive(Clone, Debug)]
 pub struct Injector {
     program: Arc<OwnedFd>,
@@ -118,8 +118,8 @@ impl Injector {
         [(Unanswered::Unanswerable, unanswerable.get()), (Unanswered::NotInjected, not_injected.get())]
     }
 
-    /// Puts one frame in as ingress of a device. `frame` begins with an Ethernet header; where the device has none, its
-    /// addresses do not matter and the header is taken off.
+    /// Injects one frame as ingress of a device. `frame` begins with an Ethernet header; where the device has none, its addresses do not
+    /// matter and the header is taken off.
     pub fn inject(&self, ifindex: u32, frame: &[u8]) -> Result<(), Error> {
         let refused = |reason: String| Error::Inject { ifindex, reason };
         match self.run(ifindex, frame, None) {

@@ -1,4 +1,6 @@
 //! Network devices as the kernel lists them, and which of them can be attached to.
+use std::fmt;
+
 use super::{
     error::Error,
     netlink::{Netlink, RTM_GETLINK, Request},
@@ -26,13 +28,22 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const ARPHRD_RAWIP: u16 = 519;
 
 /// What a device's packets start with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkLayer {
     /// An Ethernet header.
     L2,
     /// The IP header.
     L3,
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::L2 => "l2",
+            Self::L3 => "l3",
+        })
+    }
 }
 
 /// One network device.

@@ -1,4 +1,4 @@
-//! The one writer of nodes' entries, and of what is exempt, which must be in the map before the verdicts that need it. It has handles of its
+//! The one writer of nodes' entries and of exemptions, which must be in the map before the verdicts that need them. It has handles of its
 //! own: verdicts are renewed before anything is loaded, and while devices are attached to.
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{attach::Attach, entries::insert, error::Error, maps::owned_nodes, na
 /// Writes nodes' entries and exempt ports. Independent of the [`Attach`] that it was made from.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
-    /// The map that devices read which are not switched yet.
+    /// The map of the devices that are not switched yet.
     old_nodes: Option<Array<MapData, NodeEntry>>,
     /// None where verdicts are only renewed.
     ports: Option<HashMap<MapData, PortKey, u32>>,
@@ -53,12 +53,12 @@ impl NodeWriter {
         self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
     }
 
-    /// Has the datapath pass what goes to a port, or to an address ([`PortKey::exempt_address`]).
+    /// Has the datapath pass packets to a port, or to an address ([`PortKey::exempt_address`]).
     pub fn exempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
         self.write_port(key, port_flags::EXEMPT)
     }
 
-    /// Has it cut what goes to a port of an address that passes.
+    /// Has the datapath cut packets to a port of an exempt address.
     pub fn cut_port(&mut self, key: &PortKey) -> Result<(), Error> {
         self.write_port(key, port_flags::CUT)
     }
@@ -70,7 +70,7 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Takes either back.
+    /// Removes either of these two.
     pub fn unexempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
         for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             match ports.remove(key) {
@@ -81,9 +81,9 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Has what was drained from IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). What has lapsed stays so, unless it begins `anew`: others may be putting things
-    /// back. `now` is that clock; `until` must have been worked out before it was read: a process that was stopped in between then writes a deadline that has
-    /// passed.
+    /// Has what was drained from IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). A lapsed lease stays lapsed, unless it begins `anew`:
+    /// others may be restoring. `now` is that clock; `until` must have been worked out before `now` was read: a process that was stopped in
+    /// between then writes a deadline that has passed.
     ///
     /// # Errors
     /// Where the map cannot be read or written.

@@ -1,4 +1,4 @@
-//! What this kernel does with answers and questions, found by trying and not by its version: distributions backport.
+//! How this kernel treats answers and challenges, found by trying and not by its version: distributions backport.
 //!
 //! Everything happens in a network namespace of the probe's own, held by a thread that ends with it; the host's namespace is never touched.
 //! Where a probe fails, the choice that works on every kernel is taken, and the reason is kept.
@@ -23,8 +23,8 @@ mod nft;
 
 pub use far::Conntrack;
 
-/// A probe that takes longer has failed. Milliseconds on an idle machine; on a crowded or emulated one a second is soon gone, and a
-/// failed probe costs every idle client a second question.
+/// A probe that takes longer has failed. It takes milliseconds on an idle machine. On a crowded or emulated one a second is soon gone, and
+/// a failed probe costs every idle client a second challenge.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The one that loads the programs takes as long as the verifier does; the agent loads the same right after, so waiting for it
 /// costs no more than that. Fractions of a second on hardware, many seconds in an emulator.
@@ -34,14 +34,14 @@ const LOADING_LIMIT: Duration = Duration::from_secs(60);
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// What a probe found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding<T> {
-    /// It ran; this is the answer.
+    /// The probe ran; this is the answer.
     Found(T),
     /// There is nothing to find out here.
     NotNeeded(String),
-    /// It could not run.
+    /// The probe could not run.
     Failed(String),
 }
 
@@ -62,9 +62,9 @@ impl Present {
 }
 
 /// What the probes found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Findings {
-    /// How conntrack treats questions.
+    /// How conntrack treats challenges.
     pub conntrack: Finding<Conntrack>,
     /// IPVS translates a RST back that was made from the client's own segment and redirected (missing before de2c211868b9,
     /// "ipvs: Always clear ipvs_property flag in skb_scrub_packet()", 6.14 and stable branches).
@@ -106,7 +106,7 @@ impl Findings {
             manner.far_is_invalid = !conntrack.far_past;
         }
         if self.inject() {
-            // What clients reply to the question is answered within that budget, and they reply once.
+            // The clients' replies to the challenge are answered within that budget, and each replies once.
             manner.per_second = ANSWERS_PER_SECOND * 4 / 5;
         }
         manner

@@ -13,7 +13,7 @@ use nodefence_common::{RescueHead, rescue_budget};
 
 use super::{error::Error, names};
 
-/// The packets to rescue. Blocking, for a thread of its own: who renews the lease must be the one that takes the packets.
+/// The packets to rescue. Blocking, for a thread of its own: the thread that renews the lease must be the one that takes the packets.
 pub struct Rescues {
     ring: RingBuf<MapData>,
     until: Array<MapData, u64>,
@@ -59,7 +59,7 @@ impl Rescues {
 
     /// Hands the next packet to `each`, head and frame. `false` where there is none.
     pub fn next(&mut self, each: impl FnOnce(&RescueHead, &[u8])) -> bool {
-        // One that is not as this version writes them cannot come: the map is this object's alone.
+        // A packet in another version's layout cannot come: the map is this object's alone.
         let Some(record) = self.ring.next() else { return false };
         if let Some((head, frame)) = RescueHead::from_bytes(&record) {
             each(&head, frame);

@@ -1,4 +1,4 @@
-//! What tells a packet of this node on its way to a backend from others': whose MAC address it bears, and in which VLAN it leaves.
+//! How a packet of this node on its way to a backend is told from others': by its source MAC address and the VLAN in which it leaves.
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap as Found},
     time::{Duration, Instant},
@@ -17,20 +17,20 @@ use super::{
     names,
 };
 
-/// How often the maps are held against what they were brought to, as all other maps are.
+/// How often the maps are compared with what was last written, as all other maps are.
 const COMPARED_EVERY: Duration = Duration::from_secs(600);
 /// Tags that the programs look behind.
 const MAX_TAGS: usize = 2;
 /// Devices on top of each other that are followed at most: no circle of them is.
 const MAX_DEPTH: usize = 8;
 
-/// The maps that say so. A packet that they do not know passes.
+/// The maps of own MAC addresses and VLANs. A packet that they do not know passes.
 pub(super) struct Senders {
     pub(super) macs: HashMap<MapData, MacKey, u32>,
     pub(super) route_vlans: HashMap<MapData, RouteVlan, MacKey>,
-    /// What they were last brought to, where all of it had room.
+    /// The content last written, where all of it had room.
     pub(super) written: Option<Written>,
-    /// How many had no room when that was last looked at.
+    /// How many entries had no room at the last look.
     pub(super) left_out: usize,
 }
 
@@ -45,16 +45,17 @@ pub(super) struct Written {
 /// By which devices routes to backends leave.
 #[derive(Clone, Debug)]
 pub(super) enum LeaveBy {
-    /// By any: nobody follows routes.
+    /// By any device: nobody follows routes.
     Any,
-    /// Nobody knows yet: what an earlier agent wrote holds.
+    /// Not known yet: what an earlier agent wrote holds.
     AsPinned,
     /// By these.
     Devices(BTreeSet<u32>),
 }
 
 impl Senders {
-    /// Makes them say what follows from these devices, and from those of them by which routes to backends leave. What others changed there is mended too, now and then.
+    /// Writes the maps by these devices, and by those of them by which routes to backends leave. Now and then this also mends what others
+    /// changed there.
     pub(super) fn write(&mut self, devices: &[Interface], leave_by: &LeaveBy) -> Result<(), Error> {
         let macs: BTreeMap<MacKey, u32> = devices.iter().filter_map(own_mac).map(|mac| (mac, 1)).collect();
         let vlans = match leave_by {
@@ -74,7 +75,7 @@ impl Senders {
         let mut left_out = bring(&mut self.macs, &macs, names::MACS)?;
         let vlans_now = match &vlans {
             Some(vlans) => vlans.clone(),
-            // Of what is pinned the VLANs hold. Whose the addresses were is known of these devices alone.
+            // Of the pinned content the VLANs hold. The owners of addresses are known of these devices alone.
             None => {
                 let mut pinned = BTreeMap::new();
                 each(&self.route_vlans, names::ROUTE_VLANS, |vlan, mac: MacKey| {

@@ -114,7 +114,7 @@ impl Staged {
         self.names.contains(&name)
     }
 
-    /// The map that devices read which are not switched yet, where there is another one of this name.
+    /// The map of the devices that are not switched yet, where there is another one of this name.
     pub(super) fn old<T>(&self, name: &'static str) -> Result<Option<T>, Error>
     where
         T: TryFrom<Map, Error = MapError>,
@@ -128,7 +128,7 @@ impl Staged {
         let dir = names::staging(&self.pin_dir);
         for &name in &self.names {
             let path = dir.join(name);
-            // One that is gone was moved by an earlier try.
+            // A missing pin was moved by an earlier try.
             folders::gone(fs::rename(&path, self.pin_dir.join(name)))
                 .map_err(Error::file(path, "move it over the old map's pin"))?;
         }

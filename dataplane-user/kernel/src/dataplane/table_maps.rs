@@ -1,4 +1,4 @@
-//! For the one who writes tables: whatever is attached meanwhile does not hold it up.
+//! Maps for the thread that writes tables: it does not wait for devices that are attached meanwhile.
 
 use std::sync::{Arc, Weak};
 
@@ -45,7 +45,7 @@ impl TableMaps {
         sys::values(&self.nodes, empty).map_err(Error::call("read the map nodes"))
     }
 
-    /// What the map keeps, and how.
+    /// The entries of the map, and how they are stored.
     ///
     /// # Errors
     /// Where the map cannot be read.

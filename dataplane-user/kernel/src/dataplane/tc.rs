@@ -1,6 +1,6 @@
 //! Attaching to TC: tcx where the kernel has it, else clsact. Attach first, replace in place, touch nothing of others.
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsFd, BorrowedFd},
     path::Path,
 };
@@ -10,13 +10,22 @@ use super::{
 };
 
 /// How the TC programs of a device are attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TcMode {
     /// Links (6.6 and later).
     Tcx,
     /// Filters on a clsact qdisc.
     Clsact,
+}
+
+impl fmt::Display for TcMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        })
+    }
 }
 
 /// What a kernel without tcx answers: an attach type that it does not know, or no CONFIG_NET_XGRESS (include/net/tcx.h).

@@ -1,13 +1,13 @@
 //! Bringing tables into the maps: deletes first, since what is no longer wanted is to pass, and makes room; then inserts and updates.
 //!
-//! Nodes' entries, and what `ports` keeps, are left alone here: they have a writer of their own ([`super::NodeWriter`]). That no packet ever
-//! meets the verdict of a node that is not its own is seen to by who has both write: entries of the index's former owner name an older
+//! Nodes' entries, and exemptions in `ports`, are left alone here: they have a writer of their own ([`super::NodeWriter`]). No packet may
+//! meet the verdict of a node that is not its own. Whoever has both write sees to that: entries of the index's former owner name an older
 //! generation once the new one is in the map, which must be so before anything is written here that names it.
 //!
 //! Entries that are equal are not written. A full map leaves entries out, which then pass.
 //!
-//! Where maps are staged, the new ones are written, and what is not the same in the old ones is deleted there: verdicts hold for both, and an address may be
-//! another node's by now.
+//! Where maps are staged, the new ones are written, and entries that are not the same in the old ones are deleted there: verdicts hold for
+//! both, and an address may be another node's by now.
 use std::{collections::HashMap as Entries, hash::Hash};
 
 use aya::{
@@ -62,8 +62,9 @@ impl TableMaps {
         Ok(tables)
     }
 
-    /// Makes the writes in their order. A full map is no error: what does not fit is told, and passes. Every generation that is named must lie in `nodes`
-    /// before ([`super::NodeWriter`]). Where maps are staged ([`super::Attach::is_staged`]), what the old ones have otherwise passes from then on.
+    /// Makes the writes in their order. A full map is no error: entries that do not fit are reported, and their packets pass. Every
+    /// generation that is named must lie in `nodes` before ([`super::NodeWriter`]). Where maps are staged ([`super::Attach::is_staged`]),
+    /// packets to whatever differs in the old ones pass from then on.
     ///
     /// # Errors
     /// Where a map cannot be written. What lies in the maps is not known then.
@@ -93,12 +94,13 @@ impl TableMaps {
         Ok((report, left_out))
     }
 
-    /// Deletes from the old maps what does not lie in the new ones, or with another value. All of them are read: a smaller new map never had all keys of the old
-    /// one, so that no delta names them. It costs in proportion to the maps, but only until devices are switched.
+    /// Deletes from the old maps the entries that the new ones lack or have with another value. All of them are read: a smaller new map
+    /// never had all keys of the old one, so that no delta names them. It costs in proportion to the maps, but only until devices are
+    /// switched.
     fn forget_in_old(&self) -> Result<(), Error> {
         let Some(staged) = self.still_staged.upgrade() else { return Ok(()) };
         if let Some(mut old) = staged.old(names::PORTS)? {
-            // What is kept is written in both by who writes it.
+            // The writer of exemptions writes them in both maps.
             keep_equal(&mut old, &self.ports, names::PORTS, |key| key.kind == port_kinds::ENDPOINT)?;
         }
         if let Some(mut old) = staged.old(names::BACKENDS)? {
@@ -108,7 +110,7 @@ impl TableMaps {
     }
 }
 
-/// Deletes from the old map every entry that does not lie in the new one, of the keys that are `ours`.
+/// Deletes from the old map every entry, of the keys that are `ours`, that does not lie in the new one.
 fn keep_equal<K: Pod + Eq + Hash, V: Pod + PartialEq>(
     old: &mut HashMap<MapData, K, V>,
     new: &HashMap<MapData, K, V>,

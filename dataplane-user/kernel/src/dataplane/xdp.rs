@@ -1,5 +1,5 @@
 //! Attaching XDP, in the way asked for or not at all.
-use std::{io, os::fd::AsFd, path::Path};
+use std::{fmt, io, os::fd::AsFd, path::Path};
 
 use super::{
     error::Error,
@@ -12,17 +12,20 @@ use super::{
 };
 
 /// Whether XDP runs on a device, and why not.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct XdpStatus {
     /// What runs.
     pub state: XdpState,
     /// Why it does not run though it was asked for, or what it cannot do.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
 }
 
 /// How XDP runs on a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpState {
     /// Not at all.
@@ -32,6 +35,20 @@ pub enum XdpState {
     Native,
     /// In the stack.
     Generic,
+}
+
+impl fmt::Display for XdpStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            XdpState::Off => "off",
+            XdpState::Native => "native",
+            XdpState::Generic => "generic",
+        };
+        match &self.reason {
+            None => f.write_str(state),
+            Some(reason) => write!(f, "{state} ({reason})"),
+        }
+    }
 }
 
 impl XdpStatus {

@@ -60,9 +60,9 @@ pub struct Flushed {
     pub unknown: usize,
 }
 
-/// Takes the clients out of what kube-proxy keeps for endpoints: in nftables mode elements of its sets, in iptables mode those of xt_recent's lists. Sets,
-/// lists and chains themselves stay. A set's name tells its endpoint; a list's is a hash, so that only those of `known` are found. In the
-/// calling thread's network namespace. Blocking.
+/// Deletes the affinity of clients to endpoints: in nftables mode elements of kube-proxy's sets, in iptables mode those of xt_recent's
+/// lists. Sets, lists and chains themselves stay. A set's name tells its endpoint; a list's is a hash, so that only those of `known` are
+/// found. In the calling thread's network namespace. Blocking.
 ///
 /// # Errors
 /// [`Error`]; what is gone is none.
@@ -113,7 +113,7 @@ pub fn clients(
     Ok(())
 }
 
-/// Has kube-proxy forget some clients, each at one endpoint, and no others. Keeps its netlink socket: for where packets wait for it.
+/// Has kube-proxy forget some clients, each at one endpoint, and no others. It keeps its netlink socket, since packets wait for it.
 #[derive(Default)]
 pub struct Forget {
     nft: Option<Nft>,
@@ -135,8 +135,8 @@ impl Forget {
         }
     }
 
-    /// Has those forgotten that were added since the last time. Whether that took a transaction of nftables. In the network namespace of the thread that called it first.
-    /// Blocking.
+    /// Has kube-proxy forget the clients that were added since the last time. Returns whether that took a transaction of nftables. In the
+    /// network namespace of the thread that called it first. Blocking.
     ///
     /// # Errors
     /// [`Error`]; what is gone is none. What was added is not tried again.
@@ -153,7 +153,7 @@ impl Forget {
             None => Nft::open()?,
         };
         let removed = nft.remove(TABLE, &elements)?;
-        // One that failed is not used again: an answer may be on its way to it.
+        // A socket that failed is not used again: an answer may be on its way to it.
         self.nft = Some(nft);
         Ok(removed)
     }

@@ -23,7 +23,7 @@ pub enum ProxyChoice {
 }
 
 /// Which mode the agent goes by, and why.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Judgement {
     /// `None`: tables stay as they are, the datapath alone cuts.
     pub mode: Option<Mode>,

@@ -1,5 +1,5 @@
-//! kube-proxy on this node: which of its modes forwards, what forwards in its place, and the affinity that it keeps. Nothing here touches its chains, sets or rules; of the
-//! affinity only elements are taken away.
+//! kube-proxy on this node: which of its modes forwards, what forwards in its place, and the affinity that it keeps. Nothing here touches
+//! its chains, sets or rules; of the affinity only elements are deleted.
 
 mod affinity;
 mod facts;

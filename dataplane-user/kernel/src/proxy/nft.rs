@@ -36,7 +36,7 @@ const IN_ONE: usize = 512;
 /// An element of a set: the set's family and name, and an address.
 pub(super) type Element = (u8, String, IpAddr);
 
-/// What is taken out of a set, by its family and name: these addresses, all where none is listed.
+/// The elements to delete from a set, by its family and name: these addresses, or all where none is listed.
 type FromSet<'a> = (u8, &'a str, Vec<IpAddr>);
 
 /// A netlink socket to nftables in the network namespace that it was opened in. Blocking.
@@ -117,7 +117,7 @@ impl Nft {
         addresses.map_err(|broken| failed(LIST_OF_ELEMENTS, broken))
     }
 
-    /// Takes all elements out of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
+    /// Deletes all elements of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
     /// prepared begin anew, kube-proxy's among them.
     pub(super) fn flush(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
         self.take_out(table, |nft| {
@@ -126,8 +126,8 @@ impl Nft {
         })
     }
 
-    /// Takes these elements out of a table's sets, in one transaction unless they are very many; false where none of them is there. What is not there is left out: the kernel takes
-    /// nothing back where it misses one.
+    /// Deletes these elements of a table's sets, in one transaction unless they are very many; false where none of them exists. Missing
+    /// elements are left out: the kernel aborts the transaction where it misses one.
     pub(super) fn remove(&mut self, table: &str, elements: &BTreeSet<Element>) -> Result<bool, Error> {
         let all: Vec<&Element> = elements.iter().collect();
         let mut removed = false;
@@ -152,8 +152,8 @@ impl Nft {
         Ok(removed)
     }
 
-    /// Takes out of sets, in one transaction, what `there` finds in them; false where that is nothing. It looks anew where another transaction came in between, or
-    /// something of it has gone meanwhile.
+    /// Deletes from sets, in one transaction, what `there` finds in them; false where that is nothing. It looks anew where another
+    /// transaction came in between, or an element has gone meanwhile.
     fn take_out<'a>(
         &mut self,
         table: &str,
@@ -202,7 +202,7 @@ impl Nft {
     }
 }
 
-/// A request that takes elements out of a set: all of them where it lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later).
+/// A request that deletes elements of a set: all of them where it lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later).
 fn removal(family: u8, table: &str, set: &str, addresses: &[IpAddr], asks: u16, sequence: u32) -> Vec<u8> {
     message(DEL_SET_ELEM, NLM_F_REQUEST | asks, family, 0, sequence, |out| {
         put_elements(out, table, set, addresses);

@@ -1,4 +1,4 @@
-//! What the thread that watches is asked. Nobody waits for room in it.
+//! Requests to the audit's thread. Nobody waits for room in the inbox.
 
 use std::{
     collections::BTreeSet,
@@ -22,20 +22,20 @@ const REQUESTS: usize = 32;
 #[error("{REQUESTS} requests wait already; nothing was looked at, try again")]
 pub(in super::super) struct Full;
 
-/// One thing that it is asked.
+/// A request to the audit.
 pub(super) enum AuditRequest {
-    /// What differs, by readings that begin from now on.
+    /// A report of what differs, by readings that begin from now on.
     Report(oneshot::Sender<AuditReport>),
-    /// Mends, or tells what it would mend.
+    /// Mending faults, or a report of what would be mended.
     Repair { kinds: BTreeSet<Kind>, dry_run: bool, waits: oneshot::Sender<RepairReport> },
 }
 
-/// Where it is asked.
+/// The end by which the audit is asked.
 #[derive(Clone)]
 pub(in super::super) struct Inbox(SyncSender<AuditRequest>);
 
 impl Inbox {
-    /// It, and what comes in there.
+    /// The inbox, and the end that the audit's thread reads.
     pub(super) fn new() -> (Self, Receiver<AuditRequest>) {
         let (sender, asked) = sync_channel(REQUESTS);
         (Self(sender), asked)
@@ -49,7 +49,7 @@ impl Inbox {
         self.ask(AuditRequest::Report)
     }
 
-    /// Asks it to mend the faults of these kinds, or to tell what it would do.
+    /// Asks the audit to mend the faults of these kinds, or to tell what it would do.
     ///
     /// # Errors
     /// Where too many ask.
@@ -71,7 +71,7 @@ impl Inbox {
     }
 }
 
-/// All that it is asked as soon as there is something, or nothing after so long.
+/// Takes all requests as soon as there are any, or none after so long.
 pub(super) fn take(asked: &Receiver<AuditRequest>, longest: Duration) -> Vec<AuditRequest> {
     let first = asked.recv_timeout(longest).ok();
     first.into_iter().chain(asked.try_iter()).collect()

@@ -62,7 +62,7 @@ pub(super) fn repair(
             outcome: match may {
                 Err(_) => Outcome::Left,
                 Ok(()) if dry_run => Outcome::Planned,
-                // What was to be ended gently has begun to end.
+                // A destination that is to end gently has begun to end.
                 Ok(()) => match left.get(&(difference.kind, difference.subject.clone())) {
                     Some(grace) if difference.grace != Grace::Sync || *grace == Grace::Sync => {
                         Outcome::Failed
@@ -128,9 +128,10 @@ fn action(mend: &Mend) -> String {
     }
 }
 
-/// Does what is to be done; gives what went wrong.
+/// Makes the changes; returns what went wrong.
 fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
-    let (mut servers, mut flows) = (BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new(), Vec::new());
+    let mut servers = BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new();
+    let mut flows = Vec::new();
     let mut clients = Vec::new();
     let mut problems = Vec::new();
     for difference in differences {
@@ -163,8 +164,8 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
     problems
 }
 
-/// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The drain and its guard wait meanwhile: what
-/// they own by then is not touched.
+/// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The drain and its guard wait
+/// meanwhile: what they own by then is not touched.
 fn mend_servers(
     ground: &Ground,
     servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>,
@@ -219,7 +220,7 @@ fn forget(ground: &Ground, flows: &[Flow]) -> Result<(), String> {
     }
 }
 
-/// Those alone that are kept at endpoints whose nodes are still flagged.
+/// Only clients that affinity keeps at endpoints whose nodes are still flagged.
 fn forget_clients(ground: &Ground, clients: &[&Client]) -> Result<(), String> {
     let scene = Scene::now(ground)?;
     let mode = scene.mode.ok_or("it is not known any more how kube-proxy forwards")?;

@@ -26,17 +26,17 @@ use crate::{
     sysctl,
 };
 
-/// What of the agent's is looked at beside the tables.
+/// The agent's state that is looked at beside the tables.
 pub(in super::super) struct Ground {
     pub(in super::super) sight: Sight,
-    /// What becomes of the source of views.
+    /// The state of the source of views.
     pub(in super::super) source: watch::Receiver<SourceRow>,
 }
 
 /// Reads a part. Blocking.
 ///
 /// # Errors
-/// Why nothing of it can be looked at.
+/// Why nothing of the part can be looked at.
 pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
     let scene = Scene::now(ground)?;
     let mut not_looked_at = BTreeMap::new();
@@ -72,7 +72,7 @@ fn no_services(view: &ClusterView) -> String {
     format!("{} has no `services`", view.source)
 }
 
-/// What is known beside the tables.
+/// The facts that tables are judged by.
 pub(super) struct Scene {
     pub(super) view: Arc<ClusterView>,
     virtual_addresses: Arc<VirtualAddresses>,
@@ -109,7 +109,7 @@ impl Scene {
         Addresses::new(services, &self.virtual_addresses, &self.local)
     }
 
-    /// Judges who is kept by affinity where nftables or iptables forward.
+    /// Judges which clients affinity keeps, where nftables or iptables forward.
     pub(super) fn affinities(&self) -> Affinities<'_> {
         let deletes = matches!(self.mode, Some(ProxyMode::Iptables | ProxyMode::Nftables));
         Affinities::new(&self.view, &self.flagged, &self.exemptions, deletes)
@@ -165,7 +165,7 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     Ok(whole.map_err(chain)?.then_some(found))
 }
 
-/// Shows the virtual servers that are wanted, each with its destinations. Whether these are all.
+/// Shows the virtual servers that are wanted, each with its destinations. Returns whether these are all.
 fn walk(
     wanted: impl Fn(&Service) -> bool,
     mut show: impl FnMut(ServiceKey, &[Destination]),
@@ -195,7 +195,7 @@ fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
         Some(ProxyMode::Ipvs) => return templates(scene, ground),
         Some(ProxyMode::Iptables) => &[ProxyMode::Iptables][..],
         Some(ProxyMode::Nftables) => &[ProxyMode::Nftables],
-        // Whichever forwards: what is there is told.
+        // Whatever forwards: existing affinity is reported.
         None => &[ProxyMode::Nftables, ProxyMode::Iptables],
     };
     let mut known = Affinity::default();
@@ -212,7 +212,7 @@ fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     Ok(Some(found))
 }
 
-/// Who is kept by IPVS.
+/// The clients that IPVS keeps at destinations.
 fn templates(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     if !is_loaded() {
         return Err("IPVS is not loaded in this kernel".to_owned());
@@ -225,7 +225,7 @@ fn templates(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
 }
 
 fn conntrack(scene: &Scene, zone: u16) -> Result<Option<Found>, String> {
-    // Asking for the list would load the module.
+    // A request for the list would load the module.
     let Some(entries) = sysctl::number("net/netfilter/nf_conntrack_count") else {
         return Err("conntrack is not loaded in this kernel".to_owned());
     };
@@ -241,7 +241,7 @@ fn conntrack(scene: &Scene, zone: u16) -> Result<Option<Found>, String> {
     let mut conntrack = Conntrack::open(zone).map_err(chain)?;
     let mut whole = true;
     for family in [Family::V4, Family::V6] {
-        // Judged as it streams in: nothing else of the table stays in memory.
+        // Entries are judged as they stream in: nothing else of the table stays in memory.
         let dump = conntrack.dump(family, |flow| {
             stale.look(flow, &mut found);
             false

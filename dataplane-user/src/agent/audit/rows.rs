@@ -95,7 +95,7 @@ fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<Difference
     rows
 }
 
-/// Of a flow only where it was sent and where it goes, of a client only where it is kept: there may be thousands.
+/// Shows of a flow only where it was sent and where it goes, of a client only the endpoint of its affinity: there may be thousands.
 pub(super) fn subject(subject: &Subject) -> String {
     // In the words of the virtual servers beside it.
     match subject {

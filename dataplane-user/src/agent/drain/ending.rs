@@ -1,4 +1,4 @@
-//! Restores what was taken, before the agent ends.
+//! Restores what was drained, before the agent ends.
 use std::{
     sync::Arc,
     thread,
@@ -17,19 +17,20 @@ use crate::{
     ledger::Ledger,
 };
 
-/// How long an agent that ends tries to restore what it has taken; the guard has the rest. Where the guard ends with it, as in a container, nobody has: so as
-/// long as can be within the 30 s that Kubernetes grants (`terminationGracePeriodSeconds`).
+/// How long an agent that ends tries to restore what it has drained. The guard restores the rest. Where the guard ends with the agent, as
+/// in a container, nobody does: so the time is as long as possible within the 30 s that Kubernetes grants
+/// (`terminationGracePeriodSeconds`).
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Work {
-    /// Restores what was taken, before the agent ends.
+    /// Restores what was drained, before the agent ends.
     ///
     /// # Errors
     /// As of [`Self::give_up`].
     pub(super) fn restore(mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.flagged.clear();
-        // Nothing may have been opened yet, of what an earlier agent has left.
+        // What an earlier agent has left may not have been opened yet.
         while self.drive.is_none() {
             match self.open() {
                 Ok(true) => break,
@@ -60,7 +61,7 @@ impl Work {
     /// Always: the agent ends.
     pub(super) fn give_up(mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        // No other agent takes the ledger over as long as this is open.
+        // No other agent takes the ledger over as long as it is open here.
         let Some(drive) = self.drive.take() else { return Ok(()) };
         tracing::warn!(
             event = "ipvs-lapsed",
@@ -69,14 +70,16 @@ impl Work {
         let settings = Arc::clone(&self.given.sight.settings);
         let Settings { run_dir, options, .. } = &*settings;
         loop {
-            // The guard has restored what the ledger does not name any more. Where somebody removed the ledger this one alone knows.
+            // The guard has restored what the ledger does not name any more. Where somebody removed the ledger, this agent alone knows what
+            // was drained.
             let alone = holds(&options.pin_dir) || !Ledger::path(run_dir).exists();
             let left = match alone {
                 true => restore_entries(&drive.machine.entries()).map_err(chain),
                 false => restore_named(run_dir).map_err(chain),
             };
             match left {
-                // The guard lives on: a change that was on its way while this process stood still may have been made after the guard was there.
+                // The guard lives on: a change that was under way while this process stood still may have been made after the guard
+                // restored.
                 Ok(left) if left.is_empty() => break,
                 Ok(left) => self.fail(Some(format!("{} destinations cannot be restored", left.len()))),
                 Err(problem) => self.fail(Some(problem)),

@@ -1,4 +1,4 @@
-//! Opens the tables for whoever drains.
+//! Opens the tables for the thread that drains.
 use std::sync::Arc;
 
 use crate::{
@@ -9,14 +9,14 @@ use crate::{
     ipvs,
 };
 
-/// What it takes.
+/// What it takes to open the tables.
 #[derive(Clone)]
 pub(super) struct Opening {
-    /// What was deleted is remembered there, for packets on their way.
+    /// Deleted flows are remembered there, for packets on their way.
     pub(super) rescue: Arc<RescueState>,
     /// Who lists conntrack.
     pub(super) reader: Reader,
-    /// Who is told that this thread lives.
+    /// Told that this thread lives.
     pub(super) beat: Arc<Beat>,
 }
 
@@ -27,7 +27,7 @@ impl Opening {
         Kernel::open(self.known(), self.reader.zone(), Some(Box::new(self.clone())))
     }
 
-    /// The tables once more, after they did not answer.
+    /// Opens the tables once more, after they did not answer.
     pub(super) fn again(&self, error: &ipvs::Error) -> Reopened<Kernel> {
         match self.open() {
             Ok(kernel) => Reopened::Tables(kernel),
@@ -39,7 +39,7 @@ impl Opening {
         }
     }
 
-    /// A packet that is handed over just now is rescued by its entry, or by what is known of it.
+    /// A packet that is handed over at this moment is rescued by its entry, or by what is remembered of it.
     fn known(&self) -> Known {
         let rescue = Arc::clone(&self.rescue);
         Box::new(move |flows| {

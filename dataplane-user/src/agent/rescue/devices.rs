@@ -1,4 +1,4 @@
-//! Where frames that are put in must be addressed to.
+//! The addresses that injected frames must have.
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Where a frame must be sent to for the device to take it as its own; `None` for a device that frames cannot be put into.
+    /// The address by which the device takes a frame as its own; `None` for a device into which frames cannot be injected.
     pub(super) fn address(&mut self, ifindex: u32) -> Option<[u8; 6]> {
         let age = self.listed.map(|at| at.elapsed());
         let stale = age.is_none_or(|age| age > AGE);

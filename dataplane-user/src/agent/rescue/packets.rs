@@ -1,4 +1,4 @@
-//! What is done with one packet.
+//! Decides on one packet: rescue, refusal, or waiting.
 use std::{
     collections::HashSet,
     net::IpAddr,
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// What was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
+/// A packet that was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
 const LATE_NS: u64 = 500_000_000;
 
 /// What is done where kube-proxy keeps the client at the hung endpoint.
@@ -44,13 +44,13 @@ pub(super) enum Sticky {
     Forget(proxy::Forget),
 }
 
-/// What those who rescue are given.
+/// What the threads that rescue are given.
 #[derive(Clone)]
 pub(in super::super) struct Ground {
     pub(in super::super) sight: Sight,
-    /// What they tell others, and what others remember for them.
+    /// What these threads tell others, and what others remember for them.
     pub(in super::super) state: Arc<RescueState>,
-    /// Who drains of IPVS.
+    /// The thread that drains from IPVS.
     pub(in super::super) drain: Arc<Bell>,
     pub(in super::super) injector: Injector,
 }
@@ -84,12 +84,13 @@ pub(super) struct Helper {
 impl Helper {
     pub(super) fn open(ground: Ground, sticky: Sticky) -> anyhow::Result<Self> {
         let mut conntrack = Conntrack::open(ground.sight.settings.conntrack_zone)?;
-        // Whether the kernel answers at all is seen by asking for an entry that cannot be.
+        // A request for an entry that cannot exist shows whether the kernel answers at all.
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
         let world = ground.sight.world();
-        let (view, addresses) = (Arc::clone(&world.view), Arc::clone(&world.addresses));
+        let view = Arc::clone(&world.view);
+        let addresses = Arc::clone(&world.addresses);
         Ok(Self {
             ground,
             conntrack,
@@ -132,7 +133,7 @@ impl Helper {
             self.view = Arc::clone(&world.view);
         }
         if other_view || mode != self.mode || flagged != self.flagged {
-            // By these it is judged who is refused, and what there is to choose from.
+            // View and flags decide who is refused, and which backends there are to choose from.
             self.refusals = Refusals::default();
             self.choices = Choices::default();
         }
@@ -148,12 +149,14 @@ impl Helper {
         self.take(head, frame, Visit::First);
     }
 
-    /// By the thread that may wait: whether it is to come again ([`Self::go_on`]) once kube-proxy has forgotten its client ([`Self::forget`]).
+    /// For the thread that may wait: whether the packet is to come again ([`Self::go_on`]) once kube-proxy has forgotten its client
+    /// ([`Self::forget`]).
     pub(super) fn comes_again(&mut self, head: &RescueHead, frame: &[u8]) -> bool {
         self.take(head, frame, Visit::First)
     }
 
-    /// Has kube-proxy forget the clients of all packets that are to come again. Whether that took a transaction of nftables. May wait for whoever changes rules.
+    /// Has kube-proxy forget the clients of all packets that are to come again. Returns whether that took a transaction of nftables. May
+    /// wait for others that change rules.
     pub(super) fn forget(&mut self) -> Result<bool, proxy::Error> {
         match &mut self.sticky {
             Sticky::Forget(forget) => forget.all(),
@@ -166,14 +169,14 @@ impl Helper {
         self.take(head, frame, Visit::Forgotten);
     }
 
-    /// Looks at those again that wait.
+    /// Looks again at the packets that wait.
     pub(super) fn again(&mut self) {
         for (head, frame) in self.waiting.due(monotonic_ns(), &self.balanced) {
             self.take(&head, &frame, Visit::Waited);
         }
     }
 
-    /// Whether any waits.
+    /// Whether any packet waits.
     pub(super) fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -195,12 +198,12 @@ impl Helper {
         false
     }
 
-    /// Keeps it for later, where there is room and somebody who comes back to it.
+    /// Stores the packet for later, where there is room and a thread that comes back to it.
     fn waits_for(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
         matches!(self.sticky, Sticky::HandOn(_)) && self.waiting.put(head, frame, now)
     }
 
-    /// Gives it to the thread that may wait; `false` where that has enough.
+    /// Gives the packet to the thread that may wait; `false` where that has enough.
     fn hand_on(&self, head: &RescueHead, frame: &[u8]) -> bool {
         match &self.sticky {
             Sticky::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
@@ -208,10 +211,10 @@ impl Helper {
         }
     }
 
-    /// Puts the packet in again.
+    /// Rescues the packet.
     ///
     /// # Errors
-    /// Why it is to be refused. Its conntrack entry is still there then, so that the answer is translated.
+    /// Why the packet is to be refused. Its conntrack entry is still there then, so that the answer is translated.
     fn rescue(&mut self, head: &RescueHead, frame: &[u8], visit: Visit, now: u64) -> Result<Fate, Stop> {
         let bytes = frame.get(usize::from(head.l3_offset)..).ok_or(Fate::Untranslated)?;
         let packet = Packet::parse(bytes).map_err(|_| Fate::Untranslated)?;
@@ -229,7 +232,8 @@ impl Helper {
                 }
             }
             None => {
-                // It was deleted while this packet was on its way here: another of the flow was rescued, or all that is pinned was deleted.
+                // The entry was deleted while this packet was on its way here: another packet of the flow was rescued, or all stale flows
+                // were deleted.
                 let moved = self.ground.state.moved().ends(&reply, head.time_ns, now);
                 let ends = moved.ok_or_else(|| {
                     self.refusals.unknown(reply, Fate::Untranslated, now);
@@ -260,14 +264,14 @@ impl Helper {
                     ifindex = head.ingress_ifindex,
                     "a packet was not rescued"
                 );
-                // Its entry is gone: an answer would not be translated. Its sender repeats it.
+                // The packet's entry is gone: an answer would not be translated. The sender repeats the packet.
                 Ok(Fate::NotSent)
             }
         }
     }
 
-    /// What became of an own socket's packet that was sent once more. Found out by looking, not by the kernel's version: sending
-    /// returns when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
+    /// The outcome for an own socket's packet that was sent again. It is found out by looking, not by the kernel's version: sending returns
+    /// when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
         if !self.ground.state.own().is_open(ends) {
             return Fate::Rescued;
@@ -302,13 +306,14 @@ impl Helper {
             self.refusals.judged(entry.reply, why, now);
             why
         })?;
-        // Its node is flagged no more. By this entry its client goes on meanwhile, or has connected. What met the cut since then has an address that a flagged node has, too.
+        // The node was unflagged meanwhile. By this entry the client goes on, or has connected. A packet that met the cut since then has an
+        // address that a flagged node has, too.
         if choice.is_free && met < self.flagged_since {
             return Ok(Goes::OnItsWay);
         }
         if self.mode == proxy::Mode::Ipvs && !choice.all_flagged() {
-            // IPVS has no call that deletes one connection. It lets go of it once its destination is drained, and not of one that was made at
-            // that moment: what comes back waits for the next look at the tables.
+            // IPVS has no call that deletes one connection. It drops a connection once its destination is drained, but not one that was
+            // made at that moment: a packet that comes back waits for the next look at the tables.
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, met)) {
                 if !waited {
@@ -323,7 +328,7 @@ impl Helper {
         match (kept_at, &mut self.sticky) {
             (None, _) => {}
             (Some(_), Sticky::HandOn(_)) => return Err(Stop::HandOn),
-            // Each pick of the hung endpoint has the client kept there again.
+            // Each pick of the hung endpoint renews the client's affinity to it.
             (Some(endpoint), Sticky::Forget(forget)) if visit != Visit::Forgotten => {
                 forget.add(self.mode, endpoint, entry.orig.src.into());
                 return Err(Stop::Again);
@@ -369,7 +374,7 @@ impl Helper {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     First,
-    /// It has waited for IPVS.
+    /// The packet has waited for IPVS.
     Waited,
     /// kube-proxy has forgotten its client.
     Forgotten,
@@ -377,7 +382,7 @@ enum Visit {
 
 /// Where a packet that is rescued goes.
 enum Goes {
-    /// Its entry is deleted, and it is balanced anew.
+    /// The packet's entry is deleted, and the packet is balanced anew.
     Elsewhere,
     /// As its entry says.
     OnItsWay,
@@ -387,13 +392,13 @@ enum Goes {
 enum Stop {
     /// Its sender is told at once.
     Refuse(Fate),
-    /// It may be, a little later.
+    /// The packet may be rescued a little later.
     Wait,
-    /// It may be, by the thread that may wait for nftables.
+    /// The packet may be rescued by the thread that may wait for nftables.
     HandOn,
-    /// It may be, once kube-proxy has forgotten its client.
+    /// The packet may be rescued once kube-proxy has forgotten its client.
     Again,
-    /// Nobody is told: its sender is about to repeat it.
+    /// Nobody is told: the sender is about to repeat the packet.
     Late,
 }
 

@@ -3,7 +3,7 @@ use nodefence_common::{Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
 use crate::{dataplane::Injector, rescue::Fate};
 
-/// Has the sender told at once, as without rescue.
+/// Tells the sender at once, as without rescue.
 pub(super) fn refuse(injector: &Injector, head: &RescueHead, frame: &[u8], why: Fate) -> Fate {
     if injector.answer_within_budget(&answer_event(head, frame)) { why } else { Fate::IcmpLimited }
 }

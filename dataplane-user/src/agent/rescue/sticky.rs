@@ -1,7 +1,8 @@
-//! Packets of clients that kube-proxy keeps at one endpoint. It has to forget them first, which in nftables mode waits for whoever changes
-//! its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So
-//! they have a thread of their own, and whoever renews the lease waits for nobody. Each transaction also makes others that are being prepared begin
-//! anew, kube-proxy's among them. So there is one in a while, for all who wait for it.
+//! Packets of clients that kube-proxy keeps at one endpoint. kube-proxy has to forget these clients first. In nftables mode that waits for
+//! others that change its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`,
+//! net/netfilter/nf_tables_api.c). So these packets have a thread of their own, and the thread that renews the lease never waits. Each
+//! transaction also makes others that are being prepared begin anew, kube-proxy's among them. So there is one transaction in a while, for
+//! all packets that wait.
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -25,7 +26,7 @@ const MOST: usize = 1024;
 /// How long after one transaction the next begins at the earliest.
 const PACE: Duration = Duration::from_millis(50);
 
-/// After so long without a packet it gives back what it holds.
+/// After so long without a packet the thread frees its memory.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The thread.
@@ -43,7 +44,7 @@ impl Lane {
         Ok(Self { packets, thread })
     }
 
-    /// Ends it once it has seen to what it was given; nobody else may have a sender by then.
+    /// Ends the thread once it has handled its packets; nobody else may have a sender by then.
     pub(super) fn end(self) {
         drop(self.packets);
         let _panicked = self.thread.join();
@@ -91,7 +92,7 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
     }
 }
 
-/// Rescues these. Whether that took a transaction of nftables.
+/// Rescues these packets. Returns whether that took a transaction of nftables.
 fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> bool {
     helper.look();
     packets.retain(|(head, frame)| helper.comes_again(head, frame));

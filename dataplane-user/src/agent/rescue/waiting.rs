@@ -5,15 +5,15 @@ use nodefence_common::RescueHead;
 
 use crate::ledger::Pair;
 
-/// How many wait at most: 2 MiB.
+/// How many packets wait at most: 2 MiB.
 const MOST: usize = 1024;
 /// How long (ns) one waits at most.
 const LONGEST_NS: u64 = 400_000_000;
-/// How soon (ns) they are looked at again where nothing new is known: a connection may have been made at the moment in which its destination was
-/// drained, and is gone a moment later.
+/// How soon (ns) packets are looked at again where nothing new is known: a connection may have been made at the moment in which its
+/// destination was drained, and is gone a moment later.
 const AGAIN_NS: u64 = 20_000_000;
 
-/// Those that wait.
+/// The packets that wait.
 #[derive(Default)]
 pub(super) struct Waiting {
     packets: Vec<(RescueHead, Vec<u8>)>,
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// `false` where there is no room, or it has waited long enough.
+    /// `false` where there is no room, or the packet has waited long enough.
     pub(super) fn put(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
         let young = now.saturating_sub(head.time_ns) < LONGEST_NS;
         let fits = young && self.packets.len() < MOST;
@@ -33,7 +33,7 @@ impl Waiting {
         fits
     }
 
-    /// All of them, where it is time to look at them again.
+    /// All packets that wait, where it is time to look at them again.
     pub(super) fn due(&mut self, now: u64, balanced: &Arc<HashSet<Pair>>) -> Vec<(RescueHead, Vec<u8>)> {
         if self.packets.is_empty() {
             return Vec::new();

@@ -57,7 +57,7 @@ impl Followed {
     }
 }
 
-/// Follows it until the agent ends. What is wrong with it is kept for `status`; the last good view stays then.
+/// Follows the file until the agent ends. `status` shows what is wrong with the file; the last good view stays then.
 pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let Followed { source, mut view, mut watch, own_node } = followed;
@@ -67,12 +67,12 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             () = stop.cancelled() => return Ok(()),
             () = watch.changed() => {}
         }
-        // It may be written while it is read.
+        // The file may be written while it is read.
         let since = now();
         let (answer, read) = oneshot::channel();
         let _fallen = reader.send((Arc::clone(&view), answer));
         let Ok((loaded, took)) = read.await else {
-            // It fell, and says so itself: the agent ends.
+            // The thread fell, and says so itself: the agent ends.
             stop.cancelled().await;
             return Ok(());
         };
@@ -103,14 +103,14 @@ fn reader(
     let (asks, asked) = mpsc::channel::<(Arc<ClusterView>, oneshot::Sender<Read>)>();
     crew.hand("source", Priority::Batch, move || {
         for (before, answer) in asked {
-            // Whoever asked may have ended with the agent.
+            // The waiting task may have ended with the agent.
             let _gone = answer.send(timed(|| load(&source, &before)));
         }
     })?;
     Ok(asks)
 }
 
-/// What did not change since `before` is shared with that. Gives how many backends all nodes have beside it.
+/// Shares with `before` what did not change. Also returns how many backends all nodes have.
 fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, usize), String> {
     let local = local_addresses().map_err(|error| format!("list this machine's addresses: {error}"))?;
     let view = source.load().map_err(|error| error.to_string())?;
@@ -133,7 +133,7 @@ async fn take(
     let taken = builds.deliver(view, read);
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        // Nobody else delivers, so none takes its place; and where the builder ended, so does the agent.
+        // Only this task delivers, so no other view takes this one's place; and where the builder ended, so does the agent.
         taken = taken => taken.unwrap_or(Ok(())).map_err(|full| full.to_string())?,
     }
     if !is_there && nodes != 0 {

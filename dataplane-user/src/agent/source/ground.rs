@@ -1,4 +1,4 @@
-//! Whom a source tells.
+//! The receivers of what a source tells.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ pub(in super::super) struct Ground {
 }
 
 impl Ground {
-    /// Something was read, or taken, just now, for which the thread had a processor for so long.
+    /// Notes that something was read, or taken, just now, for which the thread had a processor for so long.
     pub(super) fn has_read(&self, took: Duration) {
         self.row.send_modify(|row| {
             row.reading.times += 1;
@@ -23,13 +23,13 @@ impl Ground {
         });
     }
 
-    /// It was then as it was when the view that holds was taken of it.
+    /// Notes that the source confirmed the view that holds.
     pub(super) fn has_confirmed(&self, at: Now) {
         self.row.send_modify(|row| row.confirmed = at.boot);
         self.builds.confirm(at);
     }
 
-    /// What became of it. Where it was not taken, the reason is kept for `status`.
+    /// Notes whether the view was taken. Where it was not, `status` shows the reason.
     pub(super) fn has_taken(&self, taken: Result<(), String>) {
         let error = taken.err();
         self.row.send_modify(|row| {

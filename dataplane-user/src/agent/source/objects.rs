@@ -49,7 +49,8 @@ impl Followed {
         let (tell, told) = oneshot::channel();
         let (goes_on, begins) = oneshot::channel();
         let named = settings.node.clone();
-        let (allow_empty, stop) = (settings.allow_empty, crew.stop());
+        let allow_empty = settings.allow_empty;
+        let stop = crew.stop();
         crew.thread("source", Priority::Batch, move || {
             let mut taking = Taking::new(objects, allow_empty);
             let (own_node, view) = taking.first(named.as_deref())?;
@@ -85,8 +86,8 @@ impl Taking {
         Self { objects: Gathered::new(objects), allow_empty, listed: None }
     }
 
-    /// Waits for all lists, and finds out which node this is. What was not told yet must not pass for what is not there: nodes would lose their places in the
-    /// maps, and those that are cut would be deleted.
+    /// Waits for all lists, and finds out which node this is. Objects that were not told yet must not pass for missing: nodes would lose
+    /// their places in the maps, and the verdicts of those that are cut would be deleted.
     fn first(&mut self, named: Option<&str>) -> anyhow::Result<(NodeName, Arc<ClusterView>)> {
         let mut said = None;
         let view = loop {

@@ -9,28 +9,30 @@ use crate::{
     plan::drain::{Act, Counts, Drain},
 };
 
-/// How often what is ours is read back: a destination that others gave a weight to again gets no flow for longer than this and a reading.
+/// How often what is ours is read back. A destination that others gave a weight again gets flows for no longer than this and a reading.
 const OWNED_EVERY: Duration = Duration::from_millis(150);
 /// How often all services are read: for pairs that were not there before.
 const ALL_EVERY: Duration = Duration::from_secs(1);
-/// Where that is read within [`READ_SOON`], what others do is undone so long after they did it at the latest: it is found by the reading after that.
+/// Where what is ours is read within [`READ_SOON`], others' changes are undone at most this long after they were made: the reading after
+/// the change finds them.
 const UNDONE: Duration = Duration::from_millis(500);
 const READ_SOON: Duration = Duration::from_millis(100);
-/// At most one part in this many of the time goes into reading back by itself what of ours takes longer, and into reading everything, with which what is
-/// ours is read once more.
+/// At most one part in so many of the time goes into reading back what is ours by itself, where that takes longer, and into reading
+/// everything, which reads what is ours once more.
 const SHARE_OF_OWNED: u32 = 30;
 const SHARE_OF_ALL: u32 = 60;
 /// How often a sign of life is given while the tables are read.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
-/// How many services are passed over between two looks at the clock, which may take as long as one of them (HPET).
+/// How many services are passed over between two looks at the clock. A look may take as long as passing over a service (HPET).
 const LOOKED_AT_ONCE: usize = 16;
 
-/// How often somebody else may have the processor while many services are read. This thread has precedence over all that does not renew verdicts or rescue
-/// packets; on a machine with one processor nobody would get an answer for seconds.
+/// How often others may have the processor while many services are read. This thread has precedence over all but those that renew verdicts
+/// and rescue packets. On a machine with one processor nobody else would get an answer for seconds.
 const GIVE_WAY_EVERY: Duration = Duration::from_millis(20);
 
-/// The pause after what is ours was read back, which `took` so long. Before it is undone it is read twice: a change may come right behind a reading.
+/// The pause after a reading of what is ours, which `took` so long. A change may come right behind a reading, so that two readings pass
+/// before it is undone.
 fn pause_of_owned(took: Duration) -> Duration {
     let share = took * SHARE_OF_OWNED;
     let pause = if took <= READ_SOON { share.min(UNDONE.saturating_sub(took * 2)) } else { share };
@@ -38,13 +40,14 @@ fn pause_of_owned(took: Duration) -> Duration {
 }
 
 impl<T: Tables, B: Book> Drive<T, B> {
-    /// Reads what is due; gives what is to be done.
+    /// Reads what is due; returns the acts that are to be done.
     pub(super) fn plan(&mut self) -> Result<Vec<Act>, Failure> {
         let counts = self.count(|_| true);
-        // Counting is conntrack's matter, and ends with the flush.
+        // Counting concerns conntrack, and ends with the flush, so it is not timed.
         let begun = self.tables.now();
         let mut acts = Vec::new();
-        let (all, owned) = (begun >= self.next_all, begun >= self.next_owned);
+        let all = begun >= self.next_all;
+        let owned = begun >= self.next_owned;
         if all {
             self.look_at_all(counts.as_ref(), &mut acts)?;
         } else {
@@ -57,7 +60,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         let took = read.saturating_sub(begun);
         if all {
             self.next_all = read + ALL_EVERY.max(took * SHARE_OF_ALL);
-            // However long that took: to look at what is ours is another matter.
+            // However long reading everything took: what is ours has its own pace.
             self.next_owned = read + OWNED_EVERY;
         } else if owned {
             self.next_owned = read + pause_of_owned(took);
@@ -66,7 +69,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         Ok(acts)
     }
 
-    /// How many connections those of these pairs have that are flushed; `None` where there is no such pair.
+    /// How many connections those of these pairs have that are being flushed; `None` where there is no such pair.
     pub(super) fn count(&mut self, which: impl Fn(&Pair) -> bool) -> Option<Counts> {
         let mut flushing = self.machine.flushing(self.tables.now());
         flushing.retain(which);
@@ -76,13 +79,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
     fn look_at_all(&mut self, counts: Option<&Counts>, acts: &mut Vec<Act>) -> Result<(), Failure> {
         let listed = self.tables.keys()?;
         let mut looked_at = BTreeSet::new();
-        // Each is challenged for anew where it is looked at.
+        // Each service is requested anew where it is looked at.
         self.services.clear();
         for (number, key) in listed.items.into_iter().enumerate() {
             if number.is_multiple_of(LOOKED_AT_ONCE) {
                 self.pause();
             }
-            // Nearly all of a large table is not.
+            // Nearly all services of a large table do not concern us.
             let concerned = self.machine.knows(key) || self.may_concern(&key)?;
             if concerned && looked_at.insert(key) {
                 self.look_at(key, counts, acts)?;
@@ -91,7 +94,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
         if !listed.incomplete {
             self.machine.listed(&looked_at);
         }
-        // What is ours, or was until a moment ago, and was not looked at may have been passed over: it is challenged for by its key.
+        // What is ours, or was until a moment ago, and was not looked at, may be missing in the list. Such a service is requested by its
+        // key.
         for key in self.machine.services(self.tables.now()).difference(&looked_at) {
             self.look_at(*key, counts, acts)?;
         }
@@ -119,7 +123,7 @@ impl<T: Tables, B: Book> Drive<T, B> {
         // A service that is gone is listed without destinations.
         if found.items.is_empty() || !self.services.contains_key(&key) {
             let service = match self.tables.service(&key) {
-                // Of a later kernel: nothing is known of it, and others are drained all the same.
+                // The service is of a later kernel. Nothing is known of it, and others are drained all the same.
                 Err(ipvs::Error::Malformed { .. }) => return Ok(()),
                 read => read?,
             };
@@ -133,13 +137,13 @@ impl<T: Tables, B: Book> Drive<T, B> {
             }
         }
         if let Some(service) = self.services.get(&key) {
-            // The time before the reading will do: a clock may take as long.
+            // The time before the reading is good enough: reading the clock may take as long as the service.
             self.machine.look(service, &found.items, counts, now, acts);
         }
         Ok(())
     }
 
-    /// Lets others have the processor, and gives a sign of life, where that is due; gives the time.
+    /// Lets others have the processor, and gives a sign of life, where either is due; returns the time.
     fn pause(&mut self) -> Duration {
         let mut now = self.tables.now();
         if now.saturating_sub(self.gave_way) >= GIVE_WAY_EVERY {

@@ -1,4 +1,4 @@
-//! An agent that ends restores what it took, and nobody does it in its place.
+//! An agent that ends restores what it drained, and nobody does so in its place.
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use super::{
@@ -17,7 +17,7 @@ struct Around {
     world: Shared,
     /// When (the world's time) the tables answer again, and there is space on the disk.
     answers: Duration,
-    /// What comes of opening them then.
+    /// The outcome of opening them then.
     then: Cell<Option<Reopened<Hands>>>,
     told: Vec<String>,
 }
@@ -46,7 +46,7 @@ impl Surroundings<Hands> for Around {
     }
 }
 
-/// What came of the end of an agent that had drained node 2, and what it told.
+/// The outcome of the end of an agent that had drained node 2, and the problems that it reported.
 fn end(shared: &Shared, answers: Duration, then: Option<Reopened<Hands>>) -> (RestoredAtEnd, Vec<String>) {
     let answers = shared.borrow().now + answers;
     let mut agent = Agent::new(shared, &[]);
@@ -54,7 +54,7 @@ fn end(shared: &Shared, answers: Duration, then: Option<Reopened<Hands>>) -> (Re
     (restore_within(&mut agent.drive, &mut around, LONGEST), around.told)
 }
 
-/// Node 2 is out.
+/// Node 2 is drained.
 fn out() -> Shared {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
@@ -68,7 +68,7 @@ fn is_done(shared: &Shared) {
     assert!(shared.borrow().entries.is_empty());
 }
 
-/// A container that was paused for longer than the lease holds, and is then ended: what was restored meanwhile is not known here.
+/// A container that was paused for longer than the lease holds, and is then ended: it does not know what was restored meanwhile.
 #[test]
 fn a_lease_that_has_lapsed_is_said() {
     let shared = out();
@@ -106,7 +106,7 @@ fn what_went_with_its_tables_is_forgotten() {
     assert!(shared.borrow().entries.is_empty());
 }
 
-/// What could not be restored stays in the ledger, for the guard or the next agent.
+/// A destination that could not be restored stays in the ledger, for the guard or the next agent.
 #[test]
 fn it_does_not_try_for_ever() {
     let shared = out();

@@ -1,4 +1,4 @@
-//! Services that keep their last destinations, and what becomes of them once there are others.
+//! Services whose last destinations are exempt, and what becomes of these once there are others.
 use std::time::Duration;
 
 use super::{Agent, MS, at, key, node, shared, world};
@@ -7,7 +7,7 @@ use crate::{
     plan::drain::{CHALLENGE, Flagged},
 };
 
-/// The order of flags and of what comes and goes does not matter: a service keeps its last destinations.
+/// A service keeps its last destinations, in whichever order flags and destinations come and go.
 #[test]
 fn the_last_ones_are_exempt() {
     let (two, three) = (Flagged { challenged: true, ..node(2) }, Flagged { challenged: true, ..node(3) });
@@ -20,7 +20,7 @@ fn the_last_ones_are_exempt() {
         assert_eq!(shared.borrow().saved(), world().saved());
         let row = &agent.drive.machine.report()["node-3"];
         assert_eq!((row.taken, row.exempt.len()), (0, 9), "{row:?}");
-        // Another one comes: now they are drained.
+        // Another destination comes: now these are drained.
         let web = key(1, Protocol::TCP);
         let new = Change::NewDestination(web, Destination::new(at(4, 1), 1));
         shared.borrow_mut().change(&new);
@@ -30,7 +30,7 @@ fn the_last_ones_are_exempt() {
     }
 }
 
-/// What was exempt was cut nowhere, so that no round of challenges told its clients anything.
+/// Packets to exempt destinations were never cut, so no round of challenges told their clients anything.
 #[test]
 fn what_is_exempt_no_more_waits_for_its_clients_to_be_challenged() {
     let shared = shared(world());
@@ -38,7 +38,7 @@ fn what_is_exempt_no_more_waits_for_its_clients_to_be_challenged() {
     let mut agent = Agent::new(&shared, &[two.clone(), three]);
     assert!(agent.run(CHALLENGE + Duration::from_secs(1)));
     agent.changes();
-    // As the agent tells it: the round that was counts no more.
+    // As the agent reports it: the earlier round counts no more.
     agent.flag(&[node(2)]);
     assert!(agent.run(Duration::from_secs(3)));
     let tcp_deleted = |changes: &[Change]| {

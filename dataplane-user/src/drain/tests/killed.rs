@@ -10,7 +10,7 @@ use crate::plan::drain::Flagged;
 /// What follows the death of an agent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum After {
-    /// The lease lapses, and the guard puts everything back.
+    /// The lease lapses, and the guard restores everything.
     Guard,
     /// Another agent goes on, the node is still flagged, and is unflagged later.
     Flagged,

@@ -1,10 +1,10 @@
-//! The agent was stopped, and the guard has restored what it took.
+//! The agent was stopped, and the guard has restored what it drained.
 use std::time::Duration;
 
 use super::{super::world::lapse, Agent, MS, node, shared, world};
 use crate::plan::drain::Flagged;
 
-/// Whatever was under way when it was stopped, and whoever is flagged by then.
+/// Whatever was under way when the agent was stopped, and whichever nodes are flagged by then.
 #[test]
 fn once_it_has_lapsed_nothing_more_is_changed() {
     for passed in [1, 20, 200, 3_000] {
@@ -31,7 +31,8 @@ fn once_it_has_lapsed_nothing_more_is_changed() {
     }
 }
 
-/// It had a change in its hands when it was stopped, and made it after the guard had been there: the ledger names again what is to be restored.
+/// The agent had a change under way when it was stopped, and made it after the guard had restored: the ledger names the destination again,
+/// so that it is restored.
 #[test]
 fn a_change_that_is_made_late_is_put_back() {
     let mut late = 0;

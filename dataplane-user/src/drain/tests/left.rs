@@ -1,4 +1,4 @@
-//! Endpoints that leave while their node is flagged: their weight is kube-proxy's then.
+//! Endpoints that leave while their node is flagged: kube-proxy decides their weight then.
 use std::{rc::Rc, time::Duration};
 
 use super::{
@@ -11,7 +11,7 @@ use crate::{
     plan::drain::{Flagged, WantedDestinations},
 };
 
-/// The first service, and in which state its endpoint on node 2 is.
+/// The first service, with its endpoint on node 2 in this state.
 fn view(state: &str) -> WantedDestinations {
     let others = "{ address: 10.244.2.2 }, { address: 10.244.3.1 }";
     wanted(&format!("{{ address: 10.244.2.1{state} }}, {others}"), "")
@@ -23,14 +23,14 @@ pub(super) fn pair() -> Pair {
     Pair { service: key(1, Protocol::TCP), destination: at(2, 1) }
 }
 
-/// As [`Agent::flag`], with what kube-proxy wants, which was just read.
+/// As [`Agent::flag`], with what kube-proxy wants by a view that was just read.
 pub(super) fn see(agent: &mut Agent, state: &str, flagged: &[Flagged]) {
     agent.want(view(state));
     agent.confirm();
     agent.flag(flagged);
 }
 
-/// It ends with connections that nobody was challenged for yet: kube-proxy drains it, with the weight that it has.
+/// The endpoint ends while its clients are yet to be challenged: kube-proxy drains it, with the weight that it has.
 #[test]
 fn one_that_ends_is_given_no_weight() {
     let shared = shared(world());
@@ -48,7 +48,7 @@ fn one_that_ends_is_given_no_weight() {
     assert_eq!(shared.borrow().saved(), expected);
     let row = &agent.drive.machine.report()["node-2"];
     assert!(row.problems[0].contains("not to be used any more"), "{row:?}");
-    // Nothing is to be done any more; an agent that ends now leaves it so.
+    // Nothing is left to do, and an agent that ends now leaves it so.
     assert_eq!(agent.drive.machine.next_due(), None);
     // Its endpoint is ready again, and kube-proxy never saw that it was not.
     see(&mut agent, "", &[]);
@@ -87,7 +87,7 @@ fn one_that_leaves_while_it_is_deleted_is_not_added() {
     assert!(shared.borrow().entries.is_empty());
 }
 
-/// The agent dies: the guard gives what has left no weight either, nor does the next agent.
+/// The agent dies: neither the guard nor the next agent gives an endpoint that has left a weight again.
 #[test]
 fn the_ledger_says_it_too() {
     let shared = shared(world());

@@ -34,7 +34,7 @@ fn key(number: u8, protocol: Protocol) -> ServiceKey {
     ServiceKey::Address { address: ([10, 96, 0, number], 80).into(), protocol }
 }
 
-/// For kube-proxy on node `a`: the first service has these endpoints, and there are these services more.
+/// What kube-proxy wants on node `a`: the first service with these endpoints, and these services more.
 fn wanted(endpoints: &str, more: &str) -> WantedDestinations {
     let text = format!(
         "nodes: [{{ name: a, address: 10.0.0.1 }}]
@@ -94,7 +94,7 @@ fn world() -> World {
             0,
             vec![used(at(2, 1), 3, 1), used(at(3, 1), 1, 1)],
         ),
-        // Nobody else: exempt.
+        // No other destinations: exempt.
         server(key(8, Protocol::TCP), "rr", 0, vec![used(at(2, 1), 1, 1), used(at(2, 2), 1, 1)]),
         server(key(9, Protocol::UDP), "rr", 0, vec![used(at(2, 1), 1, 1), used(at(3, 1), 0, 1)]),
     ];
@@ -105,7 +105,7 @@ fn world() -> World {
     }
 }
 
-const KEPT: [ServiceKey; 2] = [
+const EXEMPT: [ServiceKey; 2] = [
     ServiceKey::Address {
         address: SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 8), 80)),
         protocol: Protocol::TCP,
@@ -137,7 +137,7 @@ impl Agent {
         self.drive.machine.set_wanted(wanted);
     }
 
-    /// The source says that it is as it said last.
+    /// The source confirms its last view.
     fn confirm(&mut self) {
         let now = self.world.borrow().now;
         self.drive.machine.confirm(now);
@@ -192,12 +192,12 @@ fn pairs_of_node_2(world: &World) -> Vec<(Pair, Destination)> {
     world.saved().into_iter().filter(|(pair, _)| on_2(pair)).collect()
 }
 
-/// Nothing of node 2 is left but tombstones, where there is somebody else.
+/// Only tombstones are left of node 2, in services that have other destinations.
 fn is_out(before: &World, now: &World) {
     for (pair, _) in pairs_of_node_2(before) {
         let found = destination(&now.servers[&pair.service], pair.destination);
         let was = destination(&before.servers[&pair.service], pair.destination).unwrap();
-        if KEPT.contains(&pair.service) {
+        if EXEMPT.contains(&pair.service) {
             assert_eq!(found, Some(was), "{pair}");
         } else if pair.service == key(4, Protocol::TCP) {
             assert_eq!(found, None, "{pair}");
@@ -235,7 +235,8 @@ fn a_node_is_taken_out_and_put_back() {
             })
             .collect()
     };
-    // TCP waits for the clients to be challenged, UDP and SCTP for nothing, nor does what has no clients and would refuse new ones.
+    // TCP waits for the challenge of its clients. UDP and SCTP wait for nothing, nor does a destination that has no clients and would
+    // refuse new ones.
     assert_eq!(deletes(&early), [key(2, Protocol::UDP), key(3, Protocol::SCTP), key(5, Protocol::TCP)]);
     let last_lowered = early.iter().rposition(|c| matches!(c, Change::SetDestination(..))).unwrap();
     let first_deleted = early.iter().position(|c| matches!(c, Change::DeleteDestination(..))).unwrap();
@@ -311,7 +312,7 @@ fn observing_touches_nothing() {
     assert_eq!((report["node-2"].planned, report["node-2"].exempt.len()), (9, 2));
 }
 
-/// What replaces kube-proxy comes and goes while a node is flagged.
+/// A replacement of kube-proxy comes and goes while a node is flagged.
 #[test]
 fn what_is_drained_is_restored_at_once_where_it_is_only_observed_and_drained_again() {
     let shared = shared(world());
@@ -388,7 +389,7 @@ fn what_kube_proxy_undoes_is_done_again() {
             continue;
         }
         for (pair, found) in pairs_of_node_2(&shared.borrow()) {
-            assert!(KEPT.contains(&pair.service) || found.weight == 0, "{pair} after {round}");
+            assert!(EXEMPT.contains(&pair.service) || found.weight == 0, "{pair} after {round}");
         }
     }
     proxy.sync(&mut shared.borrow_mut());
@@ -396,7 +397,7 @@ fn what_kube_proxy_undoes_is_done_again() {
     assert!(agent.run(Duration::from_secs(1)));
     proxy.sync(&mut shared.borrow_mut());
     let saved = shared.borrow().saved();
-    // kube-proxy's own idea: weight 1 where it has set one.
+    // kube-proxy's own choice: weight 1 where it has set one.
     let addresses: Vec<Pair> = saved.keys().copied().collect();
     let drained = [Pair { service: key(7, Protocol::TCP), destination: at(2, 4) }];
     let expected: Vec<Pair> = world().saved().into_keys().filter(|pair| !drained.contains(pair)).collect();

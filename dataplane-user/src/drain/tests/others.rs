@@ -105,7 +105,7 @@ proptest! {
             }
         }
         shared.borrow_mut().fuse = None;
-        // Settled: somebody is left in each service, if kube-proxy wants anybody there.
+        // Settled: each service has a weight, if kube-proxy wants any destination there.
         proxy.restarted = true;
         proxy.sync(&mut shared.borrow_mut());
         let flagged = agent.flagged.clone();

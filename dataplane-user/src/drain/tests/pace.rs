@@ -1,7 +1,7 @@
-//! How soon what others undo is found, however large the table is.
+//! How soon changes of others are found, however large the table is.
 use std::time::Duration;
 
-use super::{Agent, KEPT, MS, at, key, node, server, shared, used, world};
+use super::{Agent, EXEMPT, MS, at, key, node, server, shared, used, world};
 use crate::{
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::Pair,
@@ -10,10 +10,10 @@ use crate::{
 
 /// Services that have nothing to do with node 2.
 const OTHERS: u16 = 1_000;
-/// As on a real machine, where 10,000 of them take some 300 ms.
+/// As on a real machine, where 10,000 services take some 300 ms.
 pub(super) const READING: Duration = Duration::from_micros(250);
 
-/// An agent that has taken node 2 out of a table which takes a quarter of a second to read.
+/// An agent that has drained node 2 from a table that takes a quarter of a second to read.
 pub(super) fn large() -> Agent {
     let mut large = world();
     for number in 0..OTHERS {
@@ -27,7 +27,7 @@ pub(super) fn large() -> Agent {
     agent
 }
 
-/// How long what somebody else did just now holds.
+/// How long a change that others made just now holds.
 pub(super) fn undone_after(agent: &mut Agent, pair: &Pair) -> Duration {
     let begun = agent.world.borrow().now;
     let undone = |agent: &Agent| {
@@ -51,7 +51,7 @@ fn longest_of_an_adversary(agent: &mut Agent, times: usize) -> Duration {
         drop(world);
         let undone = undone_after(agent, &web);
         longest = longest.max(undone);
-        // Now at this point of the agent's rounds, now at that.
+        // At a different point of the agent's rounds each time.
         assert!(agent.run(Duration::from_millis(1_037).saturating_sub(undone)));
     }
     longest
@@ -63,7 +63,7 @@ fn an_adversary_is_undone_in_time() {
     assert!(longest <= Duration::from_millis(500), "{longest:?}");
 }
 
-/// What is ours is read back by itself, and soon enough where that takes its time.
+/// What is ours is read back by itself, and soon enough even where that takes its time.
 #[test]
 fn an_adversary_is_undone_in_time_by_a_slow_kernel() {
     let mut slow = world();
@@ -85,7 +85,7 @@ fn reading_takes_a_small_part_of_the_time() {
     assert!(read < Duration::from_secs(120) / 15, "{read:?}");
 }
 
-/// What has nothing to do with node 2 is passed over by its addresses.
+/// Services that have nothing to do with node 2 are passed over by their addresses.
 #[test]
 fn what_is_of_no_concern_is_not_read_whole() {
     let mut agent = large();
@@ -99,7 +99,7 @@ fn what_is_of_no_concern_is_not_read_whole() {
     assert!(whole > 0 && whole <= concerned, "{whole} of {concerned}");
 }
 
-/// A list that lacks what is ours and what is exempt, and has the rest twice.
+/// A list lacks what is ours and what is exempt, and has the rest twice.
 #[test]
 fn what_a_list_lacks_is_looked_at_all_the_same() {
     let web = Pair { service: key(1, Protocol::TCP), destination: at(2, 1) };
@@ -107,13 +107,13 @@ fn what_a_list_lacks_is_looked_at_all_the_same() {
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     assert!(agent.run(Duration::from_secs(3)));
     agent.changes();
-    shared.borrow_mut().passed_over = KEPT.into_iter().chain([web.service]).collect();
+    shared.borrow_mut().passed_over = EXEMPT.into_iter().chain([web.service]).collect();
     shared.borrow_mut().destination(&web).unwrap().weight = 1;
     agent.drive.read_all();
     assert!(agent.drive.round().is_ok());
     assert_eq!(shared.borrow_mut().destination(&web).unwrap().weight, 0);
     assert_eq!(agent.changes().len(), 1, "nothing is done twice");
-    assert_eq!(agent.drive.machine.report()["node-2"].exempt.len(), KEPT.len());
+    assert_eq!(agent.drive.machine.report()["node-2"].exempt.len(), EXEMPT.len());
 }
 
 /// A service of which nothing can be concluded holds up no other.
@@ -129,7 +129,7 @@ fn what_cannot_be_read_is_left_alone() {
     assert_eq!(shared.borrow().servers[&web].destinations, world().servers[&web].destinations);
 }
 
-/// Conntrack is challenged while connections are flushed, and may be much larger than the table.
+/// Conntrack is read while connections are flushed, and may be much larger than the table.
 #[test]
 fn counting_does_not_hold_it_up() {
     let mut slow = world();

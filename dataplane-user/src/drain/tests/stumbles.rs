@@ -9,8 +9,8 @@ use super::{
 };
 use crate::plan::drain::Flagged;
 
-/// Flag; an endpoint of the node ends; the agent dies, and the guard restores what the ledger names. After `first` steps one fails, and another after
-/// `second` more. Returns whether they did.
+/// Flag; an endpoint of the node ends; the agent dies, and the guard restores what the ledger names. A step fails after `first` steps, and
+/// another after `second` more. Returns whether they did.
 fn stumbles(first: usize, second: Option<usize>) -> bool {
     let shared = shared(world());
     let flagged = [Flagged { challenged: true, ..node(2) }];
@@ -29,7 +29,7 @@ fn stumbles(first: usize, second: Option<usize>) -> bool {
     let entries = shared.borrow().entries.clone();
     assert!(restore(&mut Hands(Rc::clone(&shared)), &entries).unwrap().left.is_empty(), "{what}");
     let mut expected = world().saved();
-    // It is kube-proxy's to drain.
+    // kube-proxy drains this endpoint.
     expected.get_mut(&pair()).unwrap().weight = 0;
     assert_eq!(shared.borrow().saved(), expected, "{what}");
     did
@@ -56,7 +56,7 @@ fn also_where_two_fail() {
     }
 }
 
-/// The last line says that nothing is ours any more: nothing else would have it written.
+/// The last line says that nothing is ours any more. No later write would repeat it.
 #[test]
 fn what_was_restored_is_dropped_from_the_ledger_in_the_end() {
     for first in 0..60 {
@@ -72,7 +72,7 @@ fn what_was_restored_is_dropped_from_the_ledger_in_the_end() {
     }
 }
 
-/// Where the disk is full nothing more is drained, but what was is restored.
+/// Where the disk is full nothing more is drained, and drained destinations are restored.
 #[test]
 fn a_full_disk_does_not_keep_weights_from_being_put_back() {
     let shared = shared(world());

@@ -1,4 +1,5 @@
-//! What kube-proxy may have begun to drain while its weight was 0 on our account, and the source of nodes has not told of.
+//! Destinations that kube-proxy may have begun to drain while their weight was 0 because of us, and of which the source of nodes has not
+//! told yet.
 use std::{net::SocketAddr, rc::Rc, time::Duration};
 
 use super::{
@@ -28,7 +29,7 @@ fn pair(service: ServiceKey, address: SocketAddr) -> Pair {
     Pair { service, destination: address }
 }
 
-/// Tells of the first two services, of TCP and of UDP, the first with this endpoint on node 2 beside two others.
+/// A view of the first two services, of TCP and of UDP, the first with this endpoint on node 2 beside two others.
 fn tell(agent: &mut Agent, endpoint: &str) {
     let dns = "  - name: x/dns
     clusterIPs: [10.96.0.2]
@@ -43,7 +44,7 @@ fn run(agent: &mut Agent) {
     assert!(agent.run(Duration::from_secs(1)));
 }
 
-/// Node 2 is flagged with its connections, and is not any more; its view was confirmed just before.
+/// Node 2 is flagged with its connections, and then unflagged; its view was confirmed just before.
 fn unflagged() -> (Shared, Agent) {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[]);
@@ -57,7 +58,7 @@ fn unflagged() -> (Shared, Agent) {
     (shared, agent)
 }
 
-/// The same with both of its weights of the first service restore.
+/// The same, with both weights of the first service restored.
 fn raised() -> (Shared, Agent) {
     let (shared, mut agent) = unflagged();
     agent.confirm();
@@ -76,7 +77,7 @@ fn weight(shared: &Shared, address: SocketAddr) -> Option<u32> {
 #[test]
 fn with_connections_a_weight_waits_for_the_source() {
     let (shared, mut agent) = unflagged();
-    // The others are restored: of UDP, and of services that the view does not know.
+    // The others are restored: those of UDP, and those of services that the view does not know.
     let mut expected = world().saved();
     for address in [at(2, 1), at(2, 2)] {
         expected.get_mut(&pair(web(), address)).unwrap().weight = 0;
@@ -85,7 +86,7 @@ fn with_connections_a_weight_waits_for_the_source() {
     let row = &agent.drive.machine.report()["node-2"];
     assert_eq!((row.problems.len(), row.waiting), (2, 2), "{row:?}");
     assert!(row.problems[0].contains("kube-proxy may be draining it"), "{row:?}");
-    // Whoever restores it once the agent is gone waits for nobody.
+    // The guard, which restores it once the agent is gone, waits for nobody.
     assert_eq!(shared.borrow().entries[&pair(web(), at(2, 1))].original.weight, 1);
     // Without connections kube-proxy removes what it drains.
     shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().active = 0;
@@ -111,14 +112,14 @@ fn those_of_closed_connections_count() {
     agent.flag(&[]);
     run(&mut agent);
     assert_eq!(weight(&shared, at(2, 1)), Some(0));
-    // Templates do not: kube-proxy does not look at them.
+    // Templates do not count: kube-proxy does not look at them.
     let template = Destination { inactive: 0, persistent: 1, ..used(at(2, 1), 0, 0) };
     *shared.borrow_mut().destination(&destination).unwrap() = template;
     run(&mut agent);
     assert_eq!(weight(&shared, at(2, 1)), Some(1));
 }
 
-/// The source knew it before kube-proxy did.
+/// The source knew that the endpoint ends before kube-proxy did.
 #[test]
 fn what_has_left_meanwhile_is_not_restored() {
     let (shared, mut agent) = unflagged();
@@ -136,14 +137,14 @@ fn a_node_that_is_flagged_again_waits_for_nothing() {
     agent.flag(&[node(2)]);
     run(&mut agent);
     assert_eq!(agent.drive.machine.report()["node-2"].problems, [""; 0]);
-    // Its drain has gone on since: what was confirmed meanwhile is enough.
+    // Its drain has gone on since: a view that was confirmed meanwhile is enough.
     agent.confirm();
     agent.flag(&[]);
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
 }
 
-/// Others raised it meanwhile: it is drained anew from then on.
+/// Others raised the weight meanwhile: the destination is drained anew from then on.
 #[test]
 fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
     let shared = shared(world());
@@ -160,7 +161,7 @@ fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
     assert_eq!((weight(&shared, at(2, 1)), weight(&shared, at(2, 2))), (Some(0), Some(7)));
 }
 
-/// Fail open: not even one that is being drained is worse than nobody.
+/// Fail open: even a destination that is being drained is better than none.
 #[test]
 fn where_nobody_else_has_a_weight_it_is_restored_at_once() {
     let shared = shared(world());
@@ -169,14 +170,14 @@ fn where_nobody_else_has_a_weight_it_is_restored_at_once() {
     tell(&mut agent, THERE);
     agent.flag(&[node(2)]);
     run(&mut agent);
-    // The other one is of a node that is flagged in its place.
+    // The other destination is on a node that is flagged in its place.
     agent.flag(&[node(3)]);
     run(&mut agent);
     let weights = [at(2, 1), at(2, 2), at(3, 1)].map(|address| weight(&shared, address));
     assert_eq!(weights, [Some(1), Some(7), Some(0)]);
 }
 
-/// Since when it is drained the next agent does not know.
+/// The next agent does not know since when a destination is drained.
 #[test]
 fn what_an_earlier_agent_drained_has_to_be_confirmed_anew() {
     let (shared, agent) = unflagged();
@@ -213,7 +214,7 @@ impl Surroundings<Hands> for Around {
     }
 }
 
-/// An agent that ends has nobody after it.
+/// An agent that ends restores all: no agent follows it.
 #[test]
 fn at_its_end_an_agent_puts_all_back() {
     let (shared, mut agent) = unflagged();
@@ -222,7 +223,7 @@ fn at_its_end_an_agent_puts_all_back() {
     assert_eq!(shared.borrow().saved(), world().saved());
 }
 
-/// Half a list says nothing: what waited for the source is not taken for restore.
+/// Half a list says nothing: a destination that waits for the source is not taken for restored.
 #[test]
 fn at_its_end_an_agent_waits_for_a_whole_list() {
     let (shared, mut agent) = unflagged();
@@ -236,7 +237,7 @@ fn at_its_end_an_agent_waits_for_a_whole_list() {
     assert_eq!(shared.borrow().saved(), world().saved());
 }
 
-/// What the kernel was not told, or refused, is tried again.
+/// A change that the kernel did not get, or refused, is tried again.
 #[test]
 fn a_weight_that_was_not_taken_back_is_taken_back_later() {
     for stumble in 0..8 {
@@ -249,7 +250,7 @@ fn a_weight_that_was_not_taken_back_is_taken_back_later() {
     }
 }
 
-/// kube-proxy set it to 0 before the node was flagged again, and it stays so while it has connections.
+/// kube-proxy set the weight to 0 before the node was flagged again, and it stays so while the destination has connections.
 #[test]
 fn what_has_weight_0_when_its_node_is_flagged_again_is_looked_at_no_more() {
     let (shared, mut agent) = raised();
@@ -288,14 +289,14 @@ fn what_the_next_view_lacks_is_deleted() {
     run(&mut agent);
     assert_eq!(agent.changes(), [Change::DeleteDestination(web(), at(2, 1))]);
     assert!(shared.borrow().entries.is_empty());
-    // Once: what kube-proxy adds is its own.
+    // Only once: what kube-proxy adds is its own.
     let _added = shared.borrow_mut().change(&Change::NewDestination(web(), used(at(2, 1), 1, 0)));
     tell(&mut agent, "");
     run(&mut agent);
     assert_eq!(agent.changes(), []);
 }
 
-/// kube-proxy lets it serve to its end, and so do we.
+/// kube-proxy lets an ending endpoint serve to its end, and so do we.
 #[test]
 fn what_ends_by_the_next_view_keeps_its_connections() {
     let (shared, mut agent) = raised();
@@ -310,7 +311,7 @@ fn what_ends_by_the_next_view_keeps_its_connections() {
         0,
         "the guard raises nothing"
     );
-    // It is wanted again, perhaps before kube-proxy saw that it was not.
+    // The endpoint is wanted again, perhaps before kube-proxy saw that it was not.
     tell(&mut agent, THERE);
     agent.confirm();
     run(&mut agent);
@@ -326,7 +327,7 @@ fn what_is_not_as_it_was_raised_is_left_alone() {
     assert_eq!(agent.changes(), []);
 }
 
-/// By a view that was confirmed afterwards kube-proxy was not draining it: what becomes of it then is kube-proxy's.
+/// A view that was confirmed afterwards shows that kube-proxy was not draining the endpoint. From then on its weight is kube-proxy's.
 #[test]
 fn what_is_there_by_a_later_view_is_forgotten() {
     let (_shared, mut agent) = raised();

@@ -11,11 +11,11 @@ use crate::{
     plan::drain::Flagged,
 };
 
-/// A service that is made after all were read, and whether its destination on node 2 is out so long after somebody waited for it.
+/// A service that is made after all were read. Returns whether its destination on node 2 is drained so long after a packet waited for it.
 fn is_out_within(time: Duration, urged: bool) -> bool {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
-    // All is read once a second, from now on.
+    // From now on everything is read once a second.
     assert!(agent.run(3 * Duration::from_secs(1)));
     agent.drive.read_all();
     assert!(agent.run(10 * MS));
@@ -90,7 +90,7 @@ fn a_packet_does_not_wait_for_all_of_a_large_take_out() {
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     assert!(agent.drive.round().is_ok());
     assert!(agent.changes().len() < usize::from(MANY), "not all at once");
-    // One that was not come to yet, and one that was.
+    // A service that was not reached yet, and one that was.
     for number in [MANY - 1, 0] {
         let pair = Pair { service: of_many(number), destination: at(2, 1) };
         agent.drive.urge([pair.service]);
@@ -107,7 +107,7 @@ fn a_packet_does_not_wait_for_all_of_a_large_take_out() {
     assert_eq!(shared.borrow().entries, agent.drive.machine.entries());
 }
 
-/// Conntrack is gone through once for all that was deleted, and not by whoever has the turn (asserted there).
+/// Conntrack is gone through once for all deletions, and not while the turn is held (asserted there).
 #[test]
 fn what_follows_from_deletions_is_done_once() {
     let shared = many();
@@ -116,14 +116,14 @@ fn what_follows_from_deletions_is_done_once() {
     let deleted = |change: &&Change| matches!(change, Change::DeleteDestination(..));
     assert_eq!(agent.changes().iter().filter(deleted).count(), usize::from(MANY));
     assert_eq!(shared.borrow().settled, 1);
-    // Where nothing was deleted nothing follows.
+    // Without a deletion nothing is settled.
     agent.flag(&[]);
     assert!(agent.run(Duration::from_secs(1)));
     assert_eq!(shared.borrow().settled, 1);
     assert!(agent.drive.machine.is_empty());
 }
 
-/// Somebody is unflagged while much is yet to be done for it.
+/// A node is unflagged while much is yet to be done for it.
 #[test]
 fn what_is_planned_for_a_flag_ends_with_it() {
     let shared = many();

@@ -53,7 +53,7 @@ fn without_a_flag_nothing_is_read() {
     assert_eq!((agent.drive.next(false), agent.world.borrow().read), (None, before));
 }
 
-/// Services are made anew and destinations added again meanwhile: neither is waited for until everything is read.
+/// Services are made anew and destinations added again meanwhile: neither waits until everything is read.
 #[test]
 fn what_comes_again_is_taken_again_in_time() {
     let flagged = [Flagged { challenged: true, ..node(2) }];
@@ -101,7 +101,7 @@ fn a_new_backend_of_a_flagged_node_has_everything_read_at_once() {
     assert!(undone < Duration::from_millis(300), "{undone:?}");
 }
 
-/// A minute after it is gone a service is no more looked at than others.
+/// A minute after a service is gone it is no more looked at than others.
 #[test]
 fn what_is_gone_is_looked_at_for_a_minute() {
     let shared = shared(world());

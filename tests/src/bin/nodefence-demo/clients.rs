@@ -31,7 +31,7 @@ const GIVE_UP: Duration = Duration::from_secs(2);
 /// How often a waiting client looks whether the run is over.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What all clients of a run share.
+/// The shared state of all clients of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// All requests so far.

@@ -36,7 +36,7 @@ impl Live {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// What was begun was no request.
+    /// Takes back a request that was none.
     pub(crate) fn cancel(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Live {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted since the last call.
+    /// The counts since the last call.
     pub(crate) fn take(&self) -> Counts {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         Counts { answered: take(&self.answered), refused: take(&self.refused), failed: take(&self.failed) }

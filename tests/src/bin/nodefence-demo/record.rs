@@ -1,4 +1,4 @@
-//! What the clients of a run were doing in each 100 ms.
+//! The states of a run's clients in each 100 ms.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 /// A request that has waited so long is stalled; served ones take a fraction of a millisecond here.
 pub(crate) const STALL: Duration = Duration::from_millis(250);
 
-/// What the clients of one kind were doing in one bucket.
+/// The states of the clients of one kind in one bucket.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Bucket {
     /// Got their answers.
@@ -51,7 +51,7 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
                 *cell = state.max(*cell);
             }
         };
-        // Who gives up and asks again has not been served in between.
+        // A client that gives up and tries again has not been served in between.
         let stalled_from = gave_up[row].unwrap_or(request.start + STALL.as_secs_f64() * 1e3);
         gave_up[row] = (request.how == End::GaveUp).then_some(request.end);
         if request.end > stalled_from {

@@ -1,9 +1,9 @@
-//! What clients note: requests and how they ended.
+//! The clients' records: requests and how they ended.
 
 /// Width of a bucket in milliseconds.
 pub(crate) const BUCKET_MS: i64 = 100;
 
-/// What kind of client a request came from.
+/// The kind of client that a request came from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     /// One TCP connection, request after request.

@@ -34,7 +34,7 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) const FULL: Self = Self { before: 3, unflagged: 4, after: 14 };
-    /// Enough to see who waits, and that nobody does any more.
+    /// Long enough to see clients wait, and to see that none waits any more.
     pub(crate) const SHORT: Self = Self { before: 1, unflagged: 1, after: 5 };
 
     /// Of a whole run.
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) plan: Plan,
@@ -80,7 +80,7 @@ pub(crate) struct Run {
     pub(crate) flagged: Option<f64>,
     /// When it said that the flag holds.
     pub(crate) flag_holds: Option<f64>,
-    /// When the run was ended, in milliseconds after the freeze. Whoever waited then waits no more.
+    /// When the run was ended, in milliseconds after the freeze. No client waits beyond that.
     pub(crate) ended: f64,
     pub(crate) requests: Vec<Request>,
     /// Clients that were connected to the healthy node when the other one froze.
@@ -130,7 +130,7 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
     };
     let watched = stage.watch(&cluster, agent.as_ref(), &shared, stop);
     let ended = Instant::now();
-    // Those that wait look every 50 ms whether it is over.
+    // Waiting clients check every 50 ms whether the run is over.
     let clients = clients.finish();
     watched?;
     clients?;
@@ -180,7 +180,7 @@ impl Stage {
             for bucket in 0.. {
                 let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
                 if !self.frozen && at >= self.begin + Duration::from_secs(self.times.before) {
-                    // Before: on a busy machine it takes a while until the last thread stands.
+                    // Started before the clock: on a busy machine it takes a while until the last thread runs.
                     self.zero = Instant::now();
                     cluster.b.freeze()?;
                     self.frozen = true;
@@ -237,7 +237,7 @@ impl Stage {
     }
 }
 
-/// Starts them; also says which of them are connected to the healthy node.
+/// Starts the clients; also gives those that are connected to the healthy node.
 fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Running<()>, Vec<usize>)> {
     let mut clients = Running::default();
     let mut on_healthy = Vec::new();

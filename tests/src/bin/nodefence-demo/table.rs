@@ -6,7 +6,7 @@ use crate::{
     run::Run,
 };
 
-/// What one run comes to.
+/// The sums of one run.
 pub(crate) struct Figures {
     /// Seconds that requests of the keep-alive, UDP and new-connection clients were stalled, summed over all.
     pub(crate) stalled_s: f64,

@@ -26,7 +26,7 @@ const V4: &[Family] = &[Family::V4];
 const V6: &[Family] = &[Family::V6];
 const BOTH: &[Family] = &[Family::V4, Family::V6];
 
-/// What a Service is like, whatever its endpoints are.
+/// The properties of a Service, whatever its endpoints are.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     /// Of its cluster IPs.
@@ -147,7 +147,7 @@ impl Case {
         })
     }
 
-    /// As the cluster file has it: what is not said to the API is not said here either.
+    /// The case as the cluster file has it. Fields that the API is not told are not written here either.
     pub(crate) fn file(&self) -> Value {
         let service = self.service();
         let policy = |local: bool| if local { "Local" } else { "Cluster" };

@@ -28,7 +28,7 @@ use crate::{Netns, emulated, long};
 /// Random cases beside those of the table.
 const RANDOM: usize = 80;
 
-/// Of each outcome there must be so many comparisons in each family, else this shows little.
+/// Each outcome needs at least this many comparisons in each family, otherwise the test shows little.
 const ENOUGH: usize = 40;
 
 /// kube-proxy learns its node's zone after its first sync, and syncs again then.
@@ -126,7 +126,7 @@ fn compare(
     Ok(())
 }
 
-/// Whether it is so in this mode.
+/// Compares all cases in this mode.
 ///
 /// # Errors
 /// Where it is not, with every address for which endpoints differ.
@@ -175,7 +175,7 @@ fn tell_zone(control: &ControlPlane, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts kube-proxy for a node, and gives what differs there; nothing of it is left afterwards.
+/// Starts kube-proxy for a node and gives the differences there; nothing of it is left afterwards.
 fn on(
     node: &str,
     mode: Mode,
@@ -210,7 +210,7 @@ fn on(
         *seen.entry(outcome).or_default() += count;
     }
     kube_proxy.stop()?;
-    // The next one is another node's: nothing of this one may be left for it.
+    // The next kube-proxy is another node's: nothing of this one may be left for it.
     ns.exec("nft flush ruleset")?;
     if mode == Mode::Ipvs {
         ns.exec("ipvsadm -C")?;

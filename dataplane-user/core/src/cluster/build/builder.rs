@@ -26,7 +26,7 @@ use super::{
     slice::Slice,
 };
 
-/// All objects that a source delivered, and what they come to. That follows from the objects alone: it does not matter in which order they came.
+/// All objects that a source delivered, and the nodes and Services that follow from them. The order in which objects came does not matter.
 ///
 /// A change costs in proportion to the nodes and Services that it touches.
 #[derive(Debug)]
@@ -41,23 +41,23 @@ pub struct Builder {
     owners: Owners,
     reached: Reached,
     named_by: NamedBy,
-    /// Nodes beyond as many as there may be, the last by name.
+    /// Nodes beyond the most that there may be: the last by name.
     surplus: BTreeSet<NodeName>,
-    /// Rises whenever nodes may stand elsewhere in the view.
+    /// Rises whenever nodes may have other positions in the view.
     order: u64,
     dirty: BTreeSet<Unit>,
-    /// The conflicts of nodes that went since what was touched was last worked out.
+    /// The conflicts of nodes that went since the last [`Self::settle`].
     left: Vec<Conflict>,
-    /// Who has conflicts.
+    /// The units that have conflicts.
     conflicting: BTreeSet<Unit>,
-    /// Addresses of the machine that the agent runs on, and whose they are.
+    /// The node of the machine on which the agent runs, and the machine's addresses.
     machine: (Option<NameId>, BTreeSet<IpAddr>),
-    /// Something is in the next view that is not in the last one, or the other way round.
+    /// Whether the next view differs from the last one.
     is_changed: bool,
 }
 
 impl Builder {
-    /// Without any object.
+    /// A builder without any object.
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -83,8 +83,8 @@ impl Builder {
         self.apply_all([change])
     }
 
-    /// Takes changes in this order, as if they came at once. Gives the conflicts that are there since, in the order of objects; under strict rules the first of
-    /// them, and nothing is changed then.
+    /// Takes changes in this order, as if they came at once. Returns the conflicts that they brought, in the order of objects. Under strict rules it returns the
+    /// first of them, and nothing is changed then.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> Vec<Conflict> {
         let knew = self.knows_services;
         let mut undo = Vec::new();
@@ -110,8 +110,8 @@ impl Builder {
         brought
     }
 
-    /// The machine that the agent runs on is this node, and these are all of its addresses, whether the node's object names them or not: its own sockets have them,
-    /// so that only ports of them can be cut. What another node claims of them is neither's. Gives the conflicts that this brought.
+    /// Sets the node of the machine on which the agent runs, and all of the machine's addresses, whether the node's object names them or not. The machine's own
+    /// sockets have these addresses, so only ports of them can be cut. One that another node claims is neither's. Returns the conflicts that this brought.
     pub fn set_machine(&mut self, own: &NodeName, addresses: BTreeSet<IpAddr>) -> Vec<Conflict> {
         let own = self.owners.names.take(own.text());
         let (last, known) = std::mem::replace(&mut self.machine, (Some(own), addresses));
@@ -134,12 +134,12 @@ impl Builder {
         self.conflicting.iter().flat_map(|unit| self.conflicts_of(unit))
     }
 
-    /// Whether the view is another one than when it was last taken.
+    /// Whether the view changed since it was last taken.
     pub fn is_changed(&self) -> bool {
         self.is_changed
     }
 
-    /// The view that follows from all objects. It shares with the one before what did not change since.
+    /// The view that follows from all objects. It shares unchanged nodes and Services with the view before.
     pub fn view(&mut self) -> ClusterView {
         let nodes: Vec<Arc<Node>> = self.nodes.values().filter_map(|member| member.node.clone()).collect();
         // Most changes move no endpoint to another node.
@@ -185,7 +185,7 @@ impl Builder {
         }
     }
 
-    /// Takes an object, or none, in the place of what has its name. Gives what puts that back.
+    /// Replaces the object of this name, or removes it. Returns the entry that undoes this.
     fn set(&mut self, entry: Entry) -> Entry {
         match entry {
             Entry::Node(name, node) => {
@@ -221,7 +221,7 @@ impl Builder {
         }
         match object {
             Some(object) => {
-                // What it came to so far is what it is held against.
+                // The node as it was is what the new one is compared with.
                 let member = Member::new(id, object, node, conflicts);
                 is_valid = member.is_valid();
                 for (ip, kind) in member.claims() {
@@ -243,7 +243,7 @@ impl Builder {
         old
     }
 
-    /// Those who name the node are to be looked at again, and so is who is surplus.
+    /// Has the units that name the node looked at again, and updates which nodes are surplus.
     fn number_of_nodes_changed(&mut self, name: &NodeName) {
         let naming = self.naming(name);
         self.dirty.extend(naming);
@@ -335,7 +335,7 @@ impl Builder {
         changed
     }
 
-    /// How much is kept beside the objects and what they come to.
+    /// How much is stored beside the objects and their results.
     #[cfg(test)]
     pub(super) fn kept(&self) -> [usize; 3] {
         [self.owners.names.len(), self.owners.len(), self.service_of.len()]

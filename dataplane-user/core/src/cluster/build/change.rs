@@ -1,4 +1,4 @@
-//! What a source says, and what it comes to for each object.
+//! The changes that a source tells, and what each means for an object.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,16 +7,16 @@ use super::super::{
     object::{NodeObject, ObjectName, ServiceObject, SliceObject},
 };
 
-/// What a source says.
+/// A change that a source tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This node is there, and so it is.
+    /// This node exists, with this content.
     Node(NodeObject),
-    /// This Service is there, and so it is.
+    /// This Service exists, with this content.
     Service(ServiceObject),
-    /// This slice is there, and so it is.
+    /// This slice exists, with this content.
     Slice(SliceObject),
-    /// This object is there no more.
+    /// This object exists no more.
     Gone(ObjectName),
     /// These are all nodes.
     Nodes(Vec<NodeObject>),
@@ -33,8 +33,8 @@ pub enum Rules {
     Strict,
     /// It is taken but for what conflicts.
     ///
-    /// - A node or Service that is wrong by itself is as if it were not there. What endpoints of such a Service run at is cut for nobody: kube-proxy may use them,
-    ///   and whether it has others is not known.
+    /// - A node or Service that is wrong by itself is as if it were not there. The addresses of such a Service's endpoints are cut for no node: kube-proxy may use
+    ///   them, and whether it has others is not known.
     /// - An address that two nodes claim is neither's, and cut for neither. Endpoints there count as tied to no node.
     /// - An endpoint of an IP version in which its node names no address is left out of the backends, under strict rules too: it may be the node's own address.
     /// - An endpoint that is wrong by itself or names an unknown node is left out, or counts as tied to no node.
@@ -49,7 +49,7 @@ pub(super) enum Entry {
     Slice(Arc<str>, Option<SliceObject>),
 }
 
-/// Those that are not listed are gone. Of two of one name the last one counts.
+/// Entries for a new list of objects: objects that are not listed are gone. Of two with one name the last one counts.
 pub(super) fn relist<K: Ord, T>(
     all: impl Iterator<Item = K>,
     listed: impl Iterator<Item = (K, T)>,

@@ -14,7 +14,7 @@ use crate::Family;
 /// A field, and what is wrong with it.
 pub(super) type Fault = (String, String);
 
-/// A node that has a fault of these is no node.
+/// The faults of a node by itself. A node with one of them is as if it were not there.
 pub(super) fn node(node: &NodeObject) -> Vec<Fault> {
     let mut faults = Vec::new();
     faults.extend(check_node_name(&node.name).err().map(|why| ("name".to_owned(), why)));
@@ -26,7 +26,7 @@ pub(super) fn node(node: &NodeObject) -> Vec<Fault> {
     faults
 }
 
-/// A Service that has a fault of these is no Service.
+/// The faults of a Service by itself. A Service with one of them is as if it were not there.
 pub(super) fn service(service: &ServiceObject) -> Vec<Fault> {
     let mut faults = Vec::new();
     faults.extend(check_service_name(&service.name).err().map(|why| ("name".to_owned(), why)));
@@ -58,7 +58,7 @@ pub(super) fn service(service: &ServiceObject) -> Vec<Fault> {
     faults
 }
 
-/// Its lists of virtual addresses, as its source calls them.
+/// A Service's lists of virtual addresses, by the source's names of them.
 pub(super) fn lists(service: &ServiceObject) -> [(&'static str, &[IpAddr]); 3] {
     [
         ("clusterIPs", &service.cluster_ips),

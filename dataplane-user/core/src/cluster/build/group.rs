@@ -1,4 +1,4 @@
-//! A Service with all of its slices: what they come to together.
+//! A Service with all of its slices, and the Service of the view that follows from them.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -21,32 +21,32 @@ use super::{
     values::check_address,
 };
 
-/// A Service and its slices, as delivered. Slices may come before their Service: they mean nothing until then.
+/// A Service and its slices, as delivered. Slices may come before their Service: until then they have no effect.
 #[derive(Debug)]
 pub(super) struct Group {
     /// The Service's name.
     pub(super) id: NameId,
     pub(super) service: Option<ServiceObject>,
-    /// What is wrong with it by itself: then it is as if it were not there, and its endpoints are cut for nobody.
+    /// What is wrong with the Service by itself. If anything is, the Service is as if it were not there, and its endpoints are cut for no node.
     pub(super) faults: Vec<Fault>,
     /// In the order of their names.
     slices: Vec<Slice>,
     pub(super) outcome: Outcome,
 }
 
-/// What it comes to.
+/// The result for a Service and its slices.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Its endpoints say where their nodes stood in the order of `placed`.
+    /// The Service. Its endpoints have their nodes' positions in the order of `placed`.
     pub(super) service: Option<Arc<Service>>,
     placed: u64,
-    /// Of each endpoint the node that it is tied to ([`Kind`]).
+    /// For each endpoint the node to which it is tied ([`Kind`]).
     ties: Box<[Option<Marked>]>,
     pub(super) conflicts: Vec<Conflict>,
 }
 
 impl Outcome {
-    /// Has the endpoints say where their nodes stand, in that order of nodes.
+    /// Sets the endpoints' positions of nodes, in this order of nodes.
     pub(super) fn place(&mut self, order: u64, of: impl Fn(NameId) -> Option<NodeIx>) {
         let Some(service) = self.service.as_mut().filter(|_| self.placed != order) else { return };
         self.placed = order;
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    /// What are backends because of it, and of which node. The same may come twice.
+    /// The backends that follow from the Service, each with its node. The same may come twice.
     pub(super) fn tied(&self) -> impl Iterator<Item = (NameId, Backend)> + '_ {
         self.service.iter().flat_map(move |service| {
             let ties = service.endpoints.iter().zip(self.ties.iter());
@@ -81,7 +81,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// Keeps what it came to before as far as that is the same: whoever compares pointers need not look into it. Whether all of it is, conflicts apart.
+    /// Shares with the result before what is the same, so that followers that compare pointers need not look into it. Whether all is the same, conflicts apart.
     pub(super) fn follow(&mut self, before: &Self) -> bool {
         if !self.nodes().eq(before.nodes()) {
             return false;
@@ -89,7 +89,7 @@ impl Outcome {
         let (Some(service), Some(last)) = (&mut self.service, &before.service) else {
             return self.service.is_none() && before.service.is_none();
         };
-        // Where these nodes stood in the order of then, they still do.
+        // The shared Service has the positions of the order before.
         self.placed = before.placed;
         for (endpoint, old) in Arc::make_mut(service).endpoints.iter_mut().zip(&last.endpoints) {
             endpoint.node = old.node;
@@ -102,7 +102,7 @@ impl Outcome {
     }
 }
 
-/// What it is held against.
+/// What a Service is checked against.
 pub(super) struct Around<'a> {
     pub(super) owners: &'a Owners,
     pub(super) reached: &'a Reached,
@@ -110,7 +110,7 @@ pub(super) struct Around<'a> {
 }
 
 impl Group {
-    /// Without Service and slices, as yet.
+    /// A group without Service and slices, as yet.
     pub(super) fn new(id: NameId) -> Self {
         Self { id, service: None, faults: Vec::new(), slices: Vec::new(), outcome: Outcome::default() }
     }
@@ -119,12 +119,12 @@ impl Group {
         self.service.is_none() && self.slices.is_empty()
     }
 
-    /// The Service, where it is one.
+    /// The Service, where it is there and has no fault.
     pub(super) fn valid(&self) -> Option<&ServiceObject> {
         self.service.as_ref().filter(|_| self.faults.is_empty())
     }
 
-    /// Takes another object, or none, in the place of its own.
+    /// Replaces the Service's object, or removes it. Returns the one before.
     pub(super) fn set_service(&mut self, service: Option<ServiceObject>) -> Option<ServiceObject> {
         self.faults = service.as_ref().map(check_service).unwrap_or_default();
         std::mem::replace(&mut self.service, service)
@@ -135,13 +135,13 @@ impl Group {
         self.slices.get(self.place_of(name).ok()?)
     }
 
-    /// Takes another slice, or none, in the place of its own of that name.
+    /// Replaces the slice of this name, or removes it. Returns the one before.
     pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Slice> {
         match (self.place_of(name), slice) {
             (Ok(at), Some(slice)) => Some(std::mem::replace(&mut self.slices[at], slice)),
             (Ok(at), None) => Some(self.slices.remove(at)),
             (Err(at), Some(slice)) => {
-                // Most have one for good.
+                // Most Services have one slice for good.
                 self.slices.reserve_exact(1);
                 self.slices.insert(at, slice);
                 None
@@ -158,7 +158,7 @@ impl Group {
         self.slices.iter().flat_map(Slice::endpoints)
     }
 
-    /// The addresses that its slices claim, and for which node ([`Kind`]); `None` for nobody.
+    /// The addresses that its slices claim, and for which node ([`Kind`]); `None` for no node.
     pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Option<Marked>)> {
         let withheld = !self.faults.is_empty();
         let endpoints = self.listed().filter(|endpoint| check_address(endpoint.address).is_ok());
@@ -177,7 +177,7 @@ impl Group {
         self.listed().filter_map(|endpoint| endpoint.node)
     }
 
-    /// Works out what it comes to.
+    /// Works out the result.
     pub(super) fn evaluate(&self, around: &Around<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(object) = &self.service else { return outcome };
@@ -242,7 +242,7 @@ fn without_endpoints(object: &ServiceObject) -> Service {
 struct Endpoints<'a> {
     service: &'a Service,
     around: &'a Around<'a>,
-    /// Address, index of the port and target of those that were taken.
+    /// Address, index of the port and target of the endpoints that were taken.
     sockets: HashSet<(IpAddr, usize, u16)>,
     taken: Vec<(Endpoint, Option<Marked>)>,
     more: Alike<More>,
@@ -283,7 +283,7 @@ impl Endpoints<'_> {
         faults
     }
 
-    /// The node that an endpoint runs on, and whether that has the address too ([`Kind`]). `None`: it is nobody's, and never cut.
+    /// The node on which an endpoint runs, and whether that node has the address too ([`Kind`]). `None`: the endpoint is tied to no node, and never cut.
     fn tie(&self, object: &Listed<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
         let owners = self.around.owners;
         let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));

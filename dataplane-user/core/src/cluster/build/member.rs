@@ -1,4 +1,4 @@
-//! A node: what it comes to beside all others.
+//! A node as delivered, and the node of the view that follows from it.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -20,15 +20,15 @@ pub(super) struct Member {
     /// Its name.
     pub(super) id: NameId,
     pub(super) object: NodeObject,
-    /// What is wrong with it by itself: then it is as if it were not there, but for what it claims.
+    /// What is wrong with the node by itself. If anything is, the node is as if it were not there, but for its claims.
     faults: Vec<Fault>,
-    /// What it comes to.
+    /// The node of the view; `None` where it has none.
     pub(super) node: Option<Arc<Node>>,
     pub(super) conflicts: Vec<Conflict>,
 }
 
 impl Member {
-    /// To be evaluated; so far it is what an earlier object of its name came to.
+    /// A node to be evaluated. Until then it has the result of an earlier object of its name.
     pub(super) fn new(
         id: NameId,
         object: NodeObject,
@@ -43,7 +43,7 @@ impl Member {
         self.faults.is_empty()
     }
 
-    /// The addresses that it claims.
+    /// The addresses that the node claims.
     pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Kind)> {
         let own = self.object.addresses.iter().map(|ip| (*ip, Kind::Shared));
         let backends = self.object.backends.iter().map(|backend| match backend.scope {
@@ -53,7 +53,8 @@ impl Member {
         own.chain(backends)
     }
 
-    /// Works out what it comes to, and whether that is something else than before. `tied`: its backends because of endpoints that name it, some maybe twice. `surplus`: there are too many nodes before it.
+    /// Works out the node of the view. Whether it differs from the one before. `tied`: its backends that follow from endpoints, some maybe twice. `surplus`: the
+    /// conflict's text where there are too many nodes before it.
     pub(super) fn evaluate(&mut self, owners: &Owners, tied: &[Backend], surplus: Option<String>) -> bool {
         let mut found = Found { faults: self.faults.clone(), owners, name: &self.object.name };
         found.faults.extend(surplus.map(|why| ("name".to_owned(), why)));
@@ -61,7 +62,7 @@ impl Member {
         let object = || ObjectName::Node(self.object.name.clone());
         let conflict = |(field, message)| Conflict { object: object(), field, message };
         self.conflicts = found.faults.into_iter().map(conflict).collect();
-        // One that is equal stays the same one: whoever compares pointers need not look into it.
+        // An equal node stays the same one, so that followers that compare pointers need not look into it.
         let is_another = self.node.as_deref() != node.as_ref();
         if is_another {
             self.node = node.map(Arc::new);
@@ -104,7 +105,7 @@ impl Found<'_> {
             }
         }
         backends.extend(tied);
-        // One of a family of which the node names no address may be the node's own, which its kubelet, ssh and tunnels share.
+        // An address of a family in which the node names none may be the node's own, which its kubelet, ssh and tunnels share.
         let is_told = |backend: &Backend| {
             let mut families = object.addresses.iter().map(|own| Family::of(*own));
             backend.scope != Scope::Address || families.any(|family| family == Family::of(backend.address))
@@ -120,7 +121,7 @@ impl Found<'_> {
         }
     }
 
-    /// Whose the address is, where it is this node's.
+    /// The owner of the address, where that is this node.
     fn owns(&mut self, ip: IpAddr, field: String) -> Option<Owner> {
         let owner = self.owners.of(ip)?;
         match self.owners.dispute(owner, ip) {

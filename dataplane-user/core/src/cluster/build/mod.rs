@@ -1,4 +1,4 @@
-//! What is consistent among the objects that a source delivers, and the view that follows from them.
+//! Checks the objects that a source delivers against each other, and makes the view that follows from them.
 
 mod builder;
 mod change;

@@ -11,7 +11,7 @@ use super::names::NameId;
 pub(super) struct NamedBy(HashMap<NameId, Vec<NameId>, RandomState>);
 
 impl NamedBy {
-    /// One of the Service's endpoints names the node.
+    /// Takes note that an endpoint of the Service names the node.
     pub(super) fn add(&mut self, node: NameId, service: NameId) {
         let services = self.0.entry(node).or_default();
         if let Err(at) = services.binary_search(&service) {
@@ -19,7 +19,7 @@ impl NamedBy {
         }
     }
 
-    /// None of them does.
+    /// Takes note that no endpoint of the Service names the node.
     pub(super) fn remove(&mut self, node: NameId, service: NameId) {
         let Some(services) = self.0.get_mut(&node) else { return };
         if let Ok(at) = services.binary_search(&service) {
@@ -30,12 +30,12 @@ impl NamedBy {
         }
     }
 
-    /// The Services that name it.
+    /// The Services that name the node.
     pub(super) fn of(&self, node: NameId) -> &[NameId] {
         self.0.get(&node).map_or(&[], Vec::as_slice)
     }
 
-    /// Those that name any of these.
+    /// The Services that name any of these nodes.
     pub(super) fn of_any(&self, nodes: impl Iterator<Item = NameId>) -> Vec<NameId> {
         let mut all: Vec<NameId> = nodes.flat_map(|node| self.of(node)).copied().collect();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Names of nodes and Services as small numbers: of each endpoint some are kept, and its source may deliver each text anew.
+//! Names of nodes and Services as small numbers: some are stored for each endpoint, and its source may deliver each text anew.
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
@@ -37,20 +37,20 @@ impl Marked {
     }
 }
 
-/// All names that something has. Who takes one gives it back.
+/// All names in use. A user that takes a name gives it back.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     ids: HashMap<Arc<str>, NameId, RandomState>,
-    /// By number, the name and how many have it.
+    /// By number, the name and how many use it.
     all: Vec<(Arc<str>, u32)>,
     /// Numbers of no name.
     free: Vec<NameId>,
-    /// Numbers that nobody had at some moment since the last sweep.
+    /// Numbers that were unused at some moment since the last sweep.
     idle: Vec<NameId>,
 }
 
 impl Names {
-    /// The number of a name that somebody has.
+    /// The number of a name that is in use.
     pub(super) fn find(&self, text: &str) -> Option<NameId> {
         self.ids.get(text).copied()
     }
@@ -64,7 +64,7 @@ impl Names {
         self.ids.len()
     }
 
-    /// One more has it.
+    /// One more user has the name. Returns its number.
     pub(super) fn take(&mut self, text: &Arc<str>) -> NameId {
         if let Some(id) = self.find(text) {
             self.all[id.index() as usize].1 += 1;
@@ -85,7 +85,7 @@ impl Names {
         id
     }
 
-    /// One less has it. It keeps its number until the next sweep.
+    /// One user less has the name. The name keeps its number until the next sweep.
     pub(super) fn give_back(&mut self, id: NameId) {
         let (_, users) = &mut self.all[id.index() as usize];
         *users -= 1;
@@ -94,14 +94,14 @@ impl Names {
         }
     }
 
-    /// Lets go of names that nobody has. Their numbers become those of others: nothing may know them any more.
+    /// Forgets unused names. Their numbers are given to other names, so nothing may know them any more.
     pub(super) fn sweep(&mut self) {
         let mut idle = std::mem::take(&mut self.idle);
         idle.sort_unstable();
         idle.dedup();
         for id in idle {
             let (text, users) = &mut self.all[id.index() as usize];
-            // Somebody may have taken it since.
+            // The name may be in use again.
             if *users == 0 {
                 self.ids.remove(&std::mem::take(text));
                 self.free.push(id);

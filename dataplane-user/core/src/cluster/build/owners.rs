@@ -1,4 +1,5 @@
-//! Whose an address is. Each object claims addresses for nodes; what two nodes claim is neither's. Nothing here depends on who came first.
+//! Which node owns an address. Each object claims addresses for nodes; an address that two nodes claim is neither's. Nothing here depends on the order in
+//! which objects came.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,16 +15,16 @@ use super::{
     names::{Marked, NameId, Names},
 };
 
-/// What is worked out as one, a node or a Service with its slices; and who claims addresses beside these.
+/// A unit that is worked out as one: a node, or a Service with its slices. Also the machine, which claims addresses beside these.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Unit {
     Node(NodeName),
     Service(Arc<str>),
-    /// The one that the agent runs on, which knows addresses of its own that no object names.
+    /// The machine on which the agent runs: it has addresses that no object names.
     Machine,
 }
 
-/// Who claims, beside the number of a name: of the node, the Service, or the node that the machine is.
+/// The kind of a claimant, stored beside the number of a name: that of the node, of the Service, or of the machine's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Node,
@@ -32,63 +33,63 @@ pub(super) enum By {
 }
 
 impl By {
-    /// The one of that name.
+    /// The claimant of this name.
     pub(super) const fn named(self, name: NameId) -> Marked {
         Marked::new(name, self as u8)
     }
 }
 
-/// As what an address is claimed.
+/// The kind of address that is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// As the node's own, or as that of something which shares its network.
+    /// The node's own address, or that of something which shares its network.
     Shared,
-    /// As that of a pod, or of something of which this is not said.
+    /// The address of a pod, or of something of which this is not known.
     Pod,
 }
 
 impl Kind {
-    /// For the node of that name.
+    /// The claim for the node of this name.
     pub(super) const fn of(self, node: NameId) -> Marked {
         Marked::new(node, self as u8)
     }
 }
 
-/// Whose an address is.
+/// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// This node's alone.
+    /// One node alone.
     Node {
         name: NameId,
-        /// The node's own sockets have it too: only ports of it can be cut.
+        /// Whether the node's own sockets have the address too: then only ports of it can be cut.
         shared: bool,
-        /// A Service uses it of which too little is known to cut it.
+        /// Whether a Service uses the address of which too little is known to cut it.
         withheld: bool,
     },
-    /// Claimed for these two nodes, and maybe for others.
+    /// Nobody: the address is claimed for these two nodes, and maybe for others.
     Disputed(NameId, NameId),
 }
 
-/// There is one for each endpoint: it is as small as can be.
+/// A claim of an address. It is as small as can be, since there is one for each endpoint.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    /// By whom ([`By`]).
+    /// The claimant ([`By`]).
     by: Marked,
-    /// For whom ([`Kind`]). `None`: it is to be cut for nobody.
+    /// The node for which the address is claimed ([`Kind`]). `None`: the address is to be cut for no node.
     of: Option<Marked>,
 }
 
-/// All addresses that are claimed. There is one for each endpoint, so that owners are worked out from claims rather than kept.
+/// All addresses that are claimed. There is one for each endpoint, so owners are worked out from claims rather than stored.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// Of all that claims, and for whom.
+    /// Names of all claimants, and of the nodes for which they claim.
     pub(super) names: Names,
-    /// Some claim of an address: most have one for good.
+    /// One claim of each address: most addresses have one for good.
     v4: HashMap<Ipv4Addr, Claim, RandomState>,
     v6: HashMap<Ipv6Addr, Claim, RandomState>,
     /// The other claims of an address that has several.
     others: HashMap<IpAddr, Vec<Claim>, RandomState>,
-    /// What was claimed or taken back since it was last settled, and whose it was then.
+    /// Addresses that were claimed or released since the last [`Self::settle`], and their owners then.
     touched: HashMap<IpAddr, Option<Owner>, RandomState>,
 }
 
@@ -99,7 +100,7 @@ impl Owners {
         self.v4.len() + self.v6.len() + self.others.len()
     }
 
-    /// Claims an address for a node, or for nobody.
+    /// Claims an address for a node, or for none.
     pub(super) fn claim(&mut self, ip: IpAddr, by: Marked, of: Option<Marked>) {
         self.touch(ip);
         let claim = Claim { by, of };
@@ -110,7 +111,7 @@ impl Owners {
         }
     }
 
-    /// Takes back all that somebody claims of an address.
+    /// Releases all claims of a claimant on an address.
     pub(super) fn release(&mut self, ip: IpAddr, by: Marked) {
         if self.some(ip).is_none() {
             return;
@@ -125,7 +126,7 @@ impl Owners {
         }
     }
 
-    /// Decides what was claimed or taken back. Adds to `dirty` who claims an address whose owner is another one now.
+    /// Decides on addresses that were claimed or released. Adds to `dirty` the claimants of addresses whose owner changed.
     pub(super) fn settle(&mut self, dirty: &mut BTreeSet<Unit>) {
         for (ip, before) in std::mem::take(&mut self.touched) {
             if self.of(ip) != before {
@@ -134,7 +135,7 @@ impl Owners {
         }
     }
 
-    /// Whose it is; `None` where no node claims it.
+    /// The owner of an address; `None` where no node claims it.
     pub(super) fn of(&self, ip: IpAddr) -> Option<Owner> {
         let claims = || self.claims(ip);
         let mut nodes = claims().filter_map(|claim| claim.of);
@@ -144,7 +145,7 @@ impl Owners {
         let (mut first, mut second, mut shared) = (of.id(), None, is_shared(of));
         for of in nodes {
             shared |= is_shared(of);
-            // The first two by name, whoever came first.
+            // The first two by name, in whatever order they came.
             if is_before(of.id(), first) {
                 second = Some(std::mem::replace(&mut first, of.id()));
             } else if of.id() != first && second.is_none_or(|second| is_before(of.id(), second)) {
@@ -158,7 +159,7 @@ impl Owners {
         })
     }
 
-    /// What is to be said where several nodes claim the address.
+    /// The conflict's text where several nodes claim the address.
     pub(super) fn dispute(&self, owner: Owner, ip: IpAddr) -> Option<String> {
         match owner {
             Owner::Node { .. } => None,

@@ -1,4 +1,4 @@
-//! Which Service is reached by a virtual address or a node port. Where several claim one, the first of them by name has it.
+//! Which Service a virtual address or a node port leads to. Where several Services claim one, the first of them by name has it.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -15,7 +15,7 @@ use super::{
     owners::Unit,
 };
 
-/// What leads to one Service alone.
+/// A way that leads to one Service alone: a virtual address and port, or a node port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum By {
     Address(IpAddr, u16, Protocol),
@@ -33,15 +33,15 @@ impl fmt::Display for By {
     }
 }
 
-/// Who claims what.
+/// The Services that claim each way.
 #[derive(Debug, Default)]
 pub(super) struct Reached(HashMap<By, Names, RandomState>);
 
-/// Names of Services in their order. Most have one for good.
+/// Names of Services in their order. Most ways have one for good.
 type Names = Vec<Arc<str>>;
 
 impl Reached {
-    /// A Service claims all that leads to it. Adds to `dirty` who claims one of these too.
+    /// Claims all ways to a Service. Adds to `dirty` the Services that claim one of them too.
     pub(super) fn claim(&mut self, service: &ServiceObject, dirty: &mut BTreeSet<Unit>) {
         for (_, by) in ways(service) {
             let names = self.0.entry(by).or_default();
@@ -53,7 +53,7 @@ impl Reached {
         }
     }
 
-    /// It takes all of it back.
+    /// Releases all ways to a Service. Adds to `dirty` the Services that claim one of them too.
     pub(super) fn release(&mut self, service: &ServiceObject, dirty: &mut BTreeSet<Unit>) {
         for (_, by) in ways(service) {
             let Some(names) = self.0.get_mut(&by) else { continue };
@@ -67,7 +67,7 @@ impl Reached {
         }
     }
 
-    /// What leads to it twice, or to another Service that comes before it.
+    /// Faults of ways that lead to the Service twice, or to another Service that comes before it.
     pub(super) fn faults(&self, service: &ServiceObject) -> Vec<Fault> {
         let (mut faults, mut own) = (Vec::new(), HashSet::new());
         for (field, by) in ways(service) {
@@ -82,7 +82,7 @@ impl Reached {
     }
 }
 
-/// All that leads to it, and the fields that say so.
+/// All ways to the Service, and the fields that name them.
 fn ways(service: &ServiceObject) -> Vec<(String, By)> {
     let mut ways = Vec::new();
     for (field, ips) in lists(service) {

@@ -1,4 +1,4 @@
-//! Slices as they are kept: there is an endpoint for each backend, and most say the same of most.
+//! Slices as they are stored: there is an endpoint for each backend, and most have the same content but for their address.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,7 @@ use super::{
 pub(super) struct Slice {
     pub(super) name: Arc<str>,
     endpoints: Endpoints,
-    /// What endpoints say beside their marks.
+    /// The content of endpoints beside their marks, each once.
     more: Box<[Arc<More>]>,
 }
 
@@ -32,12 +32,12 @@ enum Endpoints {
     Any(Box<[Packed<IpAddr>]>),
 }
 
-/// An endpoint as it is kept.
+/// An endpoint as it is stored.
 #[derive(Clone, Copy, Debug)]
 struct Packed<A> {
     address: A,
     node: Option<NameId>,
-    /// What it says, a bit each; above these, one more than the place in `more`, 0 for none.
+    /// The endpoint's marks, a bit each; above these, one more than the place in `more`, 0 for none.
     says: u32,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Listed<'a> {
     more: Option<&'a More>,
 }
 
-/// What is said of some endpoints, and of most of a slice's alike: these share it.
+/// Content that only some endpoints have, and that is mostly equal within a slice: equal ones share it.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct More {
     zone: Option<Arc<str>>,
@@ -58,12 +58,12 @@ struct More {
     hints: Option<Box<Hints>>,
 }
 
-// What an endpoint says, a bit each.
+// The marks of an endpoint, a bit each.
 const HOST_NETWORK: u32 = 1;
 const READY: u32 = 2;
 const SERVING: u32 = 4;
 const TERMINATING: u32 = 8;
-/// How many these are.
+/// How many marks there are.
 const BITS: u32 = 4;
 
 fn says(object: &EndpointObject) -> u32 {
@@ -77,7 +77,7 @@ fn says(object: &EndpointObject) -> u32 {
 }
 
 impl Slice {
-    /// Takes the names of its nodes.
+    /// Stores an object, and takes the names of its nodes.
     pub(super) fn new(object: SliceObject, names: &mut Names) -> Self {
         let mut more = Alike::default();
         let all = object.endpoints.into_iter().map(|object| Packed {
@@ -98,7 +98,7 @@ impl Slice {
         Self { name: object.name, endpoints, more: more.all.into() }
     }
 
-    /// What it lists.
+    /// The endpoints of the slice.
     pub(super) fn endpoints(&self) -> impl ExactSizeIterator<Item = Listed<'_>> {
         (0..self.len()).map(move |at| match &self.endpoints {
             Endpoints::V4(all) => self.listed(all[at].address.into(), all[at].node, all[at].says),
@@ -118,13 +118,13 @@ impl Slice {
         Listed { address, node, says: says & ((1 << BITS) - 1), more: more.map(|more| &**more) }
     }
 
-    /// Whether it is that object, of the same Service.
+    /// Whether the slice is equal to this object, of the same Service.
     pub(super) fn is(&self, object: &SliceObject, names: &Names) -> bool {
         self.len() == object.endpoints.len()
             && self.endpoints().zip(&object.endpoints).all(|(one, object)| one.is(object, names))
     }
 
-    /// The object that it was.
+    /// The object that was stored.
     pub(super) fn object(&self, service: Arc<str>, names: &Names) -> SliceObject {
         let endpoints = self.endpoints().map(|endpoint| endpoint.object(names)).collect();
         SliceObject { name: Arc::clone(&self.name), service, endpoints }
@@ -137,7 +137,7 @@ impl Slice {
 }
 
 impl<'a> Listed<'a> {
-    /// Its source says that it shares its node's network.
+    /// Whether its source says that it shares its node's network.
     pub(super) const fn host_network(&self) -> bool {
         self.says & HOST_NETWORK != 0
     }
@@ -192,7 +192,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// What several say alike, once.
+/// A set of shared contents, each once.
 #[derive(Debug)]
 pub(super) struct Alike<T> {
     places: HashMap<Arc<T>, u32>,
@@ -206,13 +206,13 @@ impl<T> Default for Alike<T> {
 }
 
 impl<T: Default + Eq + Hash> Alike<T> {
-    /// `None` where nothing is said.
+    /// The shared content; `None` where it is empty.
     pub(super) fn of(&mut self, one: T) -> Option<Arc<T>> {
         let place = self.place(one).checked_sub(1)?;
         self.all.get(place as usize).cloned()
     }
 
-    /// One more than its place; 0 where nothing is said.
+    /// One more than the content's place; 0 where it is empty.
     fn place(&mut self, one: T) -> u32 {
         if one == T::default() {
             return 0;

@@ -1,4 +1,4 @@
-//! What single values of objects may be, whatever their source.
+//! Checks of single values of objects, whatever their source.
 
 use std::net::IpAddr;
 

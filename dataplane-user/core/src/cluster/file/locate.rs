@@ -1,4 +1,4 @@
-//! Where a field stands in a file's text. Only asked of a field that is refused: the text is gone through once more.
+//! Where a field stands in a file's text. Only used for a field that is refused, since the text is read once more.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::raw::options;
 
-/// Where the field of this path (as in `nodes[3].addresses[1]`) stands; where there is none, the nearest that it would be part of.
+/// Where the field of this path (as in `nodes[3].addresses[1]`) stands; where there is none, the nearest field of which it would be part.
 pub(super) fn locate(text: &str, path: &str) -> Option<Location> {
     let mut path = segments(path);
     loop {
@@ -37,7 +37,7 @@ fn segments(path: &str) -> Vec<Segment<'_>> {
     parts.map(segment).collect()
 }
 
-/// Goes to the value at the end of these segments and tells where it stands; `None` where there is none.
+/// Goes to the value at the end of these segments and returns where it stands; `None` where there is none.
 struct Seek<'a>(&'a [Segment<'a>]);
 
 impl<'de> DeserializeSeed<'de> for Seek<'_> {

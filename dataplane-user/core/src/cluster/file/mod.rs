@@ -1,4 +1,4 @@
-//! The source that is a file, from its text on: its shape, and where in it what is refused stands.
+//! The cluster file, from its text on: its shape, and where in it a refused field stands.
 
 mod error;
 mod locate;

@@ -1,4 +1,4 @@
-//! From the file's shape to single objects: what only a file can get wrong.
+//! From the file's shape to single objects. Finds the errors that only a file can have.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,10 +18,10 @@ use super::{
     values::{Address, Affinity, ClusterIp},
 };
 
-/// What a field of the file may not be.
+/// Why a field of the file is refused.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// As in `nodes[0].backends[2].address`.
+    /// The field, as in `nodes[0].backends[2].address`.
     pub(super) field: String,
     /// What is wrong and what was expected.
     pub(super) message: String,
@@ -33,7 +33,7 @@ impl Refused {
     }
 }
 
-/// Takes what a file lists, and knows afterwards where each object stands in it.
+/// Takes the objects that a file lists, and then knows where each stands in the file.
 #[derive(Default)]
 pub(super) struct Reader {
     /// Index of each node, and whether it has `address` in place of `addresses`.
@@ -128,7 +128,7 @@ impl Reader {
                 let zones = hints.zones.iter().flatten().map(|zone| self.shared(zone)).collect();
                 let nodes = hints.nodes.iter().flatten().map(|node| self.shared(node).into()).collect();
                 let hints = Hints { zones, nodes };
-                // Lists without a name are no hints: kube-proxy reads them so too.
+                // Empty lists are no hints, as in kube-proxy.
                 (hints != Hints::default()).then(|| Box::new(hints))
             }),
         }

@@ -9,7 +9,7 @@ use super::{
     read::{Reader, Refused},
 };
 
-/// What this source is called.
+/// The name of this source.
 pub const NAME: SourceName = SourceName::new("the cluster file", "cluster-file");
 
 /// Reads a cluster file's text, YAML or JSON. Either all of it is right, or nothing is taken.
@@ -63,7 +63,7 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
     Ok(ClusterView { flags, source: NAME, ..builder.view() })
 }
 
-/// What the reader says of a text that it could not read. Reads it once more: to keep track of the path costs time that files
+/// The reader's error for a text that it could not read. Reads the text once more: tracking the path costs time that files
 /// without errors need not spend.
 fn unreadable(text: &str) -> Problem {
     let mut path = String::new();
@@ -77,7 +77,7 @@ fn unreadable(text: &str) -> Problem {
         Err(error) => error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter),
         Ok(_) => "cannot be read".to_owned(),
     };
-    // `.` is nowhere: the text as such is wrong.
+    // `.` is no place: the text as a whole is wrong.
     let field = Some(path).filter(|path| !path.is_empty() && path != ".");
     Problem::Invalid(field.map_or(message.clone(), |field| format!("{field}: {message}")))
 }

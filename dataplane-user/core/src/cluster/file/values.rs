@@ -1,4 +1,4 @@
-//! Single values as a file spells them. What is wrong with one is said where the reader stands.
+//! Single values as a file spells them. An error in one is reported at the reader's place in the file.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -116,7 +116,7 @@ fn is_beyond(text: &str) -> bool {
     whole && pieces.date() >= Timestamp::MAX.to_zoned(jiff::tz::TimeZone::UTC).date()
 }
 
-/// A number as it is usually written, and only so: `+80` and `080` parse as well, and YAML has numbers with `_` and `0x`.
+/// A number in its usual spelling only: Rust also parses `+80` and `080`, and YAML has numbers with `_` and `0x`.
 fn parse_number<T: std::str::FromStr + ToString>(text: &str) -> Option<T> {
     text.parse::<T>().ok().filter(|number| number.to_string() == text)
 }

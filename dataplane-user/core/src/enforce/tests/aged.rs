@@ -24,7 +24,7 @@ fn rig(told: Told) -> Rig {
     rig
 }
 
-/// What came of the claim on `b`, how many nodes are observed, whether the view is told to be too old, and what the log has of that.
+/// How the claim on `b` stands, how many nodes are observed, whether the snapshot says that the view is too old, and what the log has of that.
 fn shown(rig: &Rig) -> (Standing, usize, bool, Vec<&Event>) {
     let world = rig.world();
     let ages = |event: &&Event| matches!(event, Event::ViewTooOld(_) | Event::ViewConfirmed);
@@ -43,14 +43,14 @@ fn a_view_that_is_too_old_cuts_nothing_until_it_is_confirmed() {
     assert_eq!(rig.enforcer.deadline(), begun + age);
     assert!(!rig.maps.exempt.is_empty());
     rig.pass(1);
-    // At once, and it is counted what would be cut.
+    // At once, and packets that would be cut are counted.
     assert_eq!(rig.cut(), "");
     let over = Event::ViewTooOld(MAX);
     assert_eq!(shown(&rig), (Standing::Observed, 2, true, vec![&over]));
     assert_eq!((rig.entry("b").until > rig.now.mono, rig.maps.exempt.len()), (true, 0));
     rig.pass(3 * age);
     assert_eq!(shown(&rig), (Standing::Observed, 2, true, vec![&over]), "it is said once");
-    // Its source says that it is so.
+    // Its source confirms it.
     rig.tell(Input::Confirmed(rig.now));
     assert_eq!(rig.enforcer.confirmed_at(), rig.now.mono);
     assert_eq!(rig.cut(), "b,e");
@@ -76,7 +76,7 @@ fn by_default_a_view_holds_however_old_it_is() {
     assert_eq!(shown(&rig), (Standing::Enforced, 0, false, vec![]));
 }
 
-/// What lies in the maps is what is too old.
+/// The age is that of the view in the maps.
 #[test]
 fn a_view_whose_tables_are_not_written_confirms_nothing() {
     let mut rig = rig(aging());
@@ -84,14 +84,14 @@ fn a_view_whose_tables_are_not_written_confirms_nothing() {
     rig.pass(50 * SECOND);
     rig.view(&Cluster::parse(&text("abcdefghijk", &["b", "be"])));
     rig.tell(Input::Confirmed(rig.now));
-    // Who goes by what was told knows it already.
+    // For readers of the snapshot the view is confirmed already.
     assert_eq!(rig.enforcer.confirmed_at(), rig.now.mono);
     rig.pass(10 * SECOND);
     assert_eq!(rig.cut(), "");
     rig.write_tables();
     rig.run();
     assert_eq!(rig.cut(), "b,e");
-    // From when it was read.
+    // The age counts from when the view was read.
     rig.pass(49 * SECOND);
     assert_eq!(rig.cut(), "b,e");
     rig.pass(SECOND);
@@ -107,7 +107,7 @@ fn a_machine_that_slept_has_an_old_view() {
     assert_eq!(rig.cut(), "");
 }
 
-/// Who cut them before knew the view; nobody says how old that is.
+/// An earlier agent cut by a view whose age is not known.
 #[test]
 fn an_agent_that_waits_for_its_first_view_renews_no_longer_than_that() {
     let before = rig(told());

@@ -29,7 +29,7 @@ fn the_weaker_holds() {
         let did = rig.did();
         assert_eq!(did.last().unwrap(), does, "{mode:?} {auto:?}");
         assert_eq!(rig.world().claims.of("c")[0].standing, standing);
-        // Exemptions lie in the map for what is enforced alone.
+        // Exemptions lie in the map only for enforced nodes.
         assert_eq!(rig.maps.exempt.is_empty(), standing != Standing::Enforced);
         assert_eq!(rig.world().would_exempt, usize::from(standing == Standing::Observed));
         // A person's claim is carried out as `--mode` says, whatever `--auto`.
@@ -44,7 +44,7 @@ fn the_default_observes() {
     assert_eq!(Auto::default(), Auto::Observe);
 }
 
-/// The stronger of the two claims on a node holds, and is what its verdict follows.
+/// The stronger of the two claims on a node holds, and its verdict follows that claim.
 #[test]
 fn a_person_s_claim_enforces_where_another_is_observed() {
     let mut rig = rig(Mode::Enforce, Auto::Observe);

@@ -17,7 +17,7 @@ use crate::{
 
 const SERVICES: &[&str] = &["b", "c"];
 
-/// After an agent that ended with these claims.
+/// The Enforcer after an agent that ended with these claims.
 fn after(claims: &[(&str, NewClaim)], later: u64) -> (Rig, Arc<Cluster>) {
     let cluster = Cluster::parse(&text("abcdefghijkl", SERVICES));
     let mut rig = Rig::new(told());
@@ -46,7 +46,7 @@ fn what_is_pinned_is_renewed_until_the_first_view() {
     assert_eq!(rig.cut(), "b,e");
     compare(&mut rig);
     rig.view(&cluster);
-    // Nobody is moved, exemptions stay, and both are renewed.
+    // No node is moved, exemptions stay, and both verdicts are renewed.
     assert_eq!(rig.cut(), "b,e");
     let did = rig.did();
     assert!(!did.iter().any(|did| did.contains("healthy") || did.contains("unexempt")), "{did:?}");
@@ -66,7 +66,7 @@ fn an_automatic_claim_is_renewed_no_longer_than_it_was_saved() {
     assert_eq!(rig.cut(), "");
 }
 
-/// Nobody drains meanwhile, or restores what is not claimed any more.
+/// Meanwhile nobody drains nodes, or restores nodes that are not claimed any more.
 #[test]
 fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
     let (mut rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
@@ -78,7 +78,7 @@ fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
     assert!((62 * SECOND..=63 * SECOND).contains(&last), "{last}");
 }
 
-/// A claim that is not carried out cuts nobody for longer than the one beside it that is.
+/// A claim that is not carried out does not prolong the cut of the claim beside it that is.
 #[test]
 fn a_claim_that_enforces_nothing_renews_no_cut() {
     for (auto, limited) in [(Auto::Observe, false), (Auto::Off, false), (Auto::Enforce, true)] {
@@ -115,7 +115,7 @@ fn an_agent_that_observes_renews_what_only_observes() {
     assert_eq!(rig.did(), ["observe b"]);
 }
 
-/// Nobody is cut anew before the first view comes: a verdict that lapsed since the agent began is not brought back.
+/// No node is cut anew before the first view comes: a verdict that lapsed since the agent began is not brought back.
 #[test]
 fn a_claim_that_comes_after_a_verdict_lapsed_does_not_renew_it() {
     let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
@@ -124,7 +124,7 @@ fn a_claim_that_comes_after_a_verdict_lapsed_does_not_renew_it() {
     rig.raise("e", claim(Source::External("cloud".into())), false);
     rig.pass(SECOND);
     assert_eq!(rig.cut(), "");
-    // One that comes in time does.
+    // A claim that comes in time renews it.
     let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
     rig.run();
     rig.pass(3 * SECOND);
@@ -179,7 +179,7 @@ fn a_name_that_two_entries_bear_is_believed_of_neither() {
     assert!(rig.did().is_empty());
 }
 
-/// What the maps hold is another agent's: nobody is cut newly before the first tables are written, and nothing is deleted.
+/// The maps are another agent's: no node is newly cut before the first tables are written, and no exemption is removed.
 #[test]
 fn nobody_is_cut_newly_before_the_first_tables() {
     let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);

@@ -1,4 +1,4 @@
-//! Claims: which there are, when they end, and what several on one node come to.
+//! Claims: which there are, when they end, and what several claims on one node decide together.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn a_node_is_cut_for_the_longest_of_its_claims() {
     assert!(rig.world().claims.nodes().next().is_none());
 }
 
-/// What is withdrawn early must not leave a verdict that outlives the claims that are left.
+/// A claim that is withdrawn early must not leave a verdict that outlives the remaining claims.
 #[test]
 fn a_verdict_never_outlives_an_automatic_claim() {
     let mut rig = rig();
@@ -67,7 +67,7 @@ fn a_verdict_never_outlives_an_automatic_claim() {
     assert_eq!(rig.entry("b").until, rig.now.mono + SECOND);
 }
 
-/// A claim is written again at once where what is written ends before the next renewal.
+/// A verdict is written again at once where the written one ends before the next renewal.
 #[test]
 fn a_claim_that_is_renewed_in_time_leaves_no_gap() {
     let mut rig = rig();
@@ -82,7 +82,7 @@ fn a_claim_that_is_renewed_in_time_leaves_no_gap() {
         });
     }
     assert!(!rig.did().contains(&"healthy b".to_owned()));
-    // It was raised once.
+    // The claim was raised once.
     let raised = rig.world().claims.of("b")[0].claim.raised;
     assert_eq!(raised, now(BEGIN).boot);
 }
@@ -95,7 +95,7 @@ fn an_automatic_claim_lapses_unless_it_is_renewed() {
     assert_eq!(rig.cut(), "b");
     rig.pass(1);
     assert_eq!(rig.cut(), "");
-    // An operator's does not.
+    // An operator's claim does not end.
     rig.flag("b").unwrap();
     rig.pass(1_000 * SECOND);
     assert_eq!(rig.cut(), "b");

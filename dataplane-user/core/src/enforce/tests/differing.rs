@@ -1,4 +1,4 @@
-//! What is read in the maps, held against what everybody was told.
+//! Compares what is read in the maps with what the snapshot says.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::enforce::{Differing, Output, World};
 
 const FLAGGED: u32 = Verdict::Flagged as u32;
 
-/// Node b is flagged, and its port is exempt: some Service has nothing else.
+/// Node b is flagged, and its port is exempt: a Service has nothing else.
 fn rig() -> Rig {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());
     rig.flag("b").unwrap();
@@ -20,12 +20,12 @@ fn rig() -> Rig {
     rig
 }
 
-/// As the writer of tables reads the maps.
+/// The maps as the writer of tables reads them.
 fn read(rig: &Rig) -> (Vec<NodeEntry>, Vec<(PortKey, u32)>) {
     let empty = NodeEntry { verdict: 0, action: 0, until: 0, generation: 0, name: [0; 28] };
     let entry = |index| rig.maps.nodes.get(&index).copied().unwrap_or(empty);
-    let kept = rig.maps.exempt.iter().map(|(key, flags)| (*key, *flags));
-    ((0..16).map(entry).collect(), kept.collect())
+    let exempt = rig.maps.exempt.iter().map(|(key, flags)| (*key, *flags));
+    ((0..16).map(entry).collect(), exempt.collect())
 }
 
 fn world(rig: &Rig) -> Arc<World> {
@@ -35,9 +35,9 @@ fn world(rig: &Rig) -> Arc<World> {
 /// What differs after a change. Places are named by their node.
 fn differing(change: impl FnOnce(&Rig, &mut Vec<NodeEntry>, &mut Vec<(PortKey, u32)>)) -> Differing {
     let rig = rig();
-    let (mut nodes, mut kept) = read(&rig);
-    change(&rig, &mut nodes, &mut kept);
-    world(&rig).differing(&nodes, &kept, rig.now.mono)
+    let (mut nodes, mut exempt) = read(&rig);
+    change(&rig, &mut nodes, &mut exempt);
+    world(&rig).differing(&nodes, &exempt, rig.now.mono)
 }
 
 fn place(rig: &Rig, node: &str) -> usize {
@@ -54,8 +54,8 @@ fn nothing_differs_where_all_is_as_it_was_written() {
     });
     assert_eq!(renewed, Differing::default());
     // Before there is a view nothing is known.
-    let (nodes, kept) = read(&rig());
-    assert_eq!(World::default().differing(&nodes, &kept, 0), Differing::default());
+    let (nodes, exempt) = read(&rig());
+    assert_eq!(World::default().differing(&nodes, &exempt, 0), Differing::default());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn each_entry_of_a_node_that_is_not_as_it_was_written_is_found() {
             "{at}"
         );
     }
-    // A place that nobody has.
+    // A place without an owner.
     let foreign = differing(|_, nodes, _| {
         nodes[15] = NodeEntry { verdict: FLAGGED, until: u64::MAX, generation: 3, ..nodes[15] };
     });
@@ -88,24 +88,24 @@ fn each_entry_of_a_node_that_is_not_as_it_was_written_is_found() {
 #[test]
 fn each_exempted_port_that_is_not_as_it_was_written_is_found() {
     let key = PortKey::exempt(std::net::IpAddr::from([10, 9, 9, 9]).into(), 1, 6);
-    assert_eq!(differing(|_, _, kept| kept.truncate(1)).len(), 1);
-    assert_eq!(differing(|_, _, kept| kept.push((key, port_flags::EXEMPT))).ports.first(), Some(&key));
-    assert_eq!(differing(|_, _, kept| kept[0].1 = 0).len(), 1);
+    assert_eq!(differing(|_, _, exempt| exempt.truncate(1)).len(), 1);
+    assert_eq!(differing(|_, _, exempt| exempt.push((key, port_flags::EXEMPT))).ports.first(), Some(&key));
+    assert_eq!(differing(|_, _, exempt| exempt[0].1 = 0).len(), 1);
 }
 
-/// What is cut at an address that passes may find no room: that is known, and no fault of somebody else.
+/// A port that is cut at an exempt address may find no room: that is known, and not reported as a difference.
 #[test]
 fn a_port_that_is_cut_at_an_address_that_passes_may_be_missing() {
     let second = "- {name: x/s2, clusterIPs: [10.96.0.2], ports: [{port: 90, targetPort: 81}], endpoints: [{address: 10.1.1.2, node: b}, {address: 10.1.2.3, node: c}]}\n";
     let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), told());
     rig.flag("b").unwrap();
-    let (nodes, kept) = read(&rig);
-    let found = |kept: &[(PortKey, u32)]| world(&rig).differing(&nodes, kept, rig.now.mono).ports;
-    let at = kept.iter().position(|(_, flags)| *flags == port_flags::CUT).unwrap();
-    let (mut missing, mut passes) = (kept.clone(), kept.clone());
+    let (nodes, exempt) = read(&rig);
+    let found = |exempt: &[(PortKey, u32)]| world(&rig).differing(&nodes, exempt, rig.now.mono).ports;
+    let at = exempt.iter().position(|(_, flags)| *flags == port_flags::CUT).unwrap();
+    let (mut missing, mut passes) = (exempt.clone(), exempt.clone());
     let (key, _) = missing.remove(at);
     passes[at].1 = port_flags::EXEMPT;
-    assert!(found(&kept).is_empty() && found(&missing).is_empty());
+    assert!(found(&exempt).is_empty() && found(&missing).is_empty());
     assert_eq!(found(&passes).into_iter().collect::<Vec<_>>(), [key]);
 }
 
@@ -115,15 +115,15 @@ fn what_was_on_its_way_differs_once() {
     let before = read(&rig());
     let mut rig = rig();
     rig.flag("c").unwrap();
-    let (nodes, kept) = before;
-    let first = world(&rig).differing(&nodes, &kept, rig.now.mono);
+    let (nodes, exempt) = before;
+    let first = world(&rig).differing(&nodes, &exempt, rig.now.mono);
     assert_eq!(first.nodes.len(), 1);
-    let (nodes, kept) = read(&rig);
-    let second = world(&rig).differing(&nodes, &kept, rig.now.mono);
+    let (nodes, exempt) = read(&rig);
+    let second = world(&rig).differing(&nodes, &exempt, rig.now.mono);
     assert!(first.both(&second).is_empty() && !first.both(&first).is_empty());
 }
 
-/// What the owner of verdicts could not write it tries again by itself.
+/// Entries that the owner of verdicts could not write it tries again by itself.
 #[test]
 fn what_is_known_to_have_failed_is_left_out() {
     let mut rig = rig();
@@ -133,7 +133,7 @@ fn what_is_known_to_have_failed_is_left_out() {
         _ => Fate::Done,
     });
     rig.pass(SECOND);
-    let (mut nodes, kept) = read(&rig);
+    let (mut nodes, exempt) = read(&rig);
     nodes[index as usize].until = 0;
-    assert_eq!(world(&rig).differing(&nodes, &kept, rig.now.mono), Differing::default());
+    assert_eq!(world(&rig).differing(&nodes, &exempt, rig.now.mono), Differing::default());
 }

@@ -1,4 +1,4 @@
-//! Which ports are exempt, held against `plan::exemptions`.
+//! Compares which ports are exempt with `plan::exemptions`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,7 @@ fn write(exempt: &mut Exempt, there: &mut BTreeMap<PortKey, u32>) {
     }
 }
 
-/// What lets pass what either lets pass: of an address that both let pass, what both cut.
+/// The keys that let pass what either lets pass. At an address that both let pass, they cut the ports that both cut.
 fn either(one: &Exemptions, other: &Exemptions) -> BTreeMap<PortKey, u32> {
     let (one, other) = (one.keys(), other.keys());
     let keys: BTreeSet<PortKey> = one.keys().chain(other.keys()).copied().collect();
@@ -67,8 +67,8 @@ fn either(one: &Exemptions, other: &Exemptions) -> BTreeMap<PortKey, u32> {
 }
 
 proptest! {
-    /// Whatever is cut and spared in whatever order: what is exempt follows from who is cut alone, with the same reasons, and over
-    /// two views it is what either needs.
+    /// Whatever is cut and spared in whatever order: exemptions and their reasons follow only from which nodes are cut, and over
+    /// two views they are those that either needs.
     #[test]
     fn counting_is_what_looking_everywhere_gives(
         seeds in (any::<u64>(), any::<u64>()),

@@ -23,7 +23,7 @@ fn refuse_place(rig: &mut Rig, node: &str) {
     });
 }
 
-/// `ports` has room for so many keys.
+/// Gives `ports` room for this many keys.
 fn room(rig: &mut Rig, keys: usize) {
     let mut there: BTreeSet<_> = rig.maps.exempt.keys().copied().collect();
     rig.fates = Box::new(move |output| match output {
@@ -52,7 +52,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
+    let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     refuse_place(&mut rig, "b");
     rig.pass(SECOND);
     let names = |list: &crate::enforce::Bearers| -> Vec<String> {
@@ -70,7 +70,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     // The log is told once.
     let told = rig.events.iter().filter(|event| matches!(event, Event::Failed(..))).count();
     assert_eq!(told, 1);
-    // Another flag is none of its business.
+    // Another flag does not depend on it.
     rig.flag("d").unwrap_err();
     rig.raise("d", claim(Source::Cli), true);
     assert_eq!(rig.cut(), "c,d");
@@ -78,7 +78,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     rig.fates = Box::new(|_| Fate::Done);
     rig.pass(SECOND);
     assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b,c,d", 0));
-    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > since);
     assert_eq!(names(&rig.world().enforced), ["b", "c", "d"]);
 }
 
@@ -101,7 +101,7 @@ fn nobody_is_cut_whose_exemptions_do_not_fit() {
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b,c", 6));
 }
 
-/// What is cut at an address that passes finds no room: then all of the address passes.
+/// A port that is cut at an exempt address finds no room: then all of the address passes.
 #[test]
 fn an_address_passes_whole_where_what_is_cut_there_does_not_fit() {
     let second = "- {name: x/s2, clusterIPs: [10.96.0.2], ports: [{port: 90, targetPort: 81}], endpoints: [{address: 10.1.1.2, node: b}, {address: 10.1.2.3, node: c}]}\n";
@@ -112,16 +112,16 @@ fn an_address_passes_whole_where_what_is_cut_there_does_not_fit() {
     rig.flag("b").unwrap();
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     assert!(rig.world().failed.is_empty());
-    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
+    let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.pass(3 * SECOND);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     rig.fates = Box::new(|_| Fate::Done);
     rig.pass(SECOND);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 3));
-    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked, "clients passed meanwhile");
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > since, "clients passed meanwhile");
 }
 
-/// A port that nobody names any more may be one by which answers come: nobody is cut beside it while it cannot be removed.
+/// Answers may come to a port that nobody names any more: no node is cut that needs its key removed while that fails.
 #[test]
 fn what_is_cut_no_more_at_an_address_that_passes_must_go() {
     let second = |port: u16| {
@@ -150,7 +150,7 @@ fn what_is_cut_no_more_at_an_address_that_passes_must_go() {
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 3));
 }
 
-/// A claim that nobody waits for is tried again, and what does not need the exemption is not held up.
+/// A claim without a waiting request is tried again, and nodes that do not need the exemption are not held up.
 #[test]
 fn a_claim_without_a_request_waits_for_its_exemptions() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), wide());
@@ -169,7 +169,7 @@ fn a_claim_without_a_request_waits_for_its_exemptions() {
     assert_eq!((rig.cut().as_str(), rig.world().failed.len()), ("b,c", 0));
 }
 
-/// V2: what a new view asks for does not fit, for a node that is cut already. It is released before the tables.
+/// V2: an exemption that a new view needs does not fit, for a node that is cut already. The node is released before the tables are written.
 #[test]
 fn a_node_whose_exemption_fails_later_is_released() {
     let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
@@ -189,7 +189,7 @@ fn a_node_whose_exemption_fails_later_is_released() {
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
 }
 
-/// V2, and it cannot be released either: the tables wait until its verdict has lapsed.
+/// V2, and the node cannot be released either: the tables wait until its verdict has lapsed.
 #[test]
 fn tables_wait_for_what_must_be_exempt() {
     let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
@@ -208,7 +208,7 @@ fn tables_wait_for_what_must_be_exempt() {
     assert_eq!(rig.cut(), "");
 }
 
-/// A node needs what an older one that is being released needs too: it is not cut before.
+/// A node needs an exemption that another node, which is being released, needs too: the first is not cut before.
 #[test]
 fn an_exemption_that_failed_holds_up_who_needs_it_later() {
     let mut rig = Rig::with(&text("abcdef", &["bc", "bcd"]), wide());
@@ -234,7 +234,7 @@ fn an_exemption_that_cannot_be_removed_is_tried_again() {
         _ => Fate::Done,
     });
     rig.unflag("b").unwrap();
-    // It may be gone: it is written again where it is needed.
+    // The key may be gone: it is written again where it is needed.
     rig.did();
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2:80", "exempt 10.1.1.2", "cut b"]);
@@ -258,7 +258,7 @@ fn the_tables_wait_for_new_owners() {
     assert!(rig.did().contains(&"tables 2".to_owned()));
 }
 
-/// Whatever was changed behind the agent's back is written again.
+/// Entries that others changed behind the agent's back are written again.
 #[test]
 fn what_differs_is_mended() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());

@@ -1,4 +1,4 @@
-//! What follows from a view by what changed since the one before, against the same made anew.
+//! Compares what is made of a view from its changes with the same made anew.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -100,7 +100,7 @@ fn the_same(new: &NewView, fresh: &NewView, slots: &Slots) {
     }
 }
 
-/// Who has another place, and who has lost one, is told as looking everywhere tells it.
+/// The delta names the nodes that have another place or lost one, as a full comparison does.
 fn the_same_members(before: &NewView, new: &NewView) {
     let Delta { base, added, left, .. } = &new.delta;
     assert_eq!(*base, Some(before.epoch));
@@ -123,7 +123,7 @@ fn grew(before: &NewView, new: &NewView) -> Vec<NodeName> {
     new.view.nodes.iter().filter(grew).map(|node| node.name.clone()).collect()
 }
 
-/// A view in the place of one that was not taken says what changed since the one before that. `shortage`: of that one.
+/// A view in place of one that was not taken has the changes since the view before that. `shortage`: that of the view before.
 fn the_same_without(
     skipped: &NewView,
     before: &NewView,
@@ -143,13 +143,13 @@ fn the_same_without(
     }
 }
 
-/// What changed is told as looking everywhere tells it.
+/// The delta says what changed, as a full comparison does.
 fn the_same_delta(before: &NewView, new: &NewView) {
     the_same_members(before, new);
     assert_eq!(new.delta.grown, grew(before, new));
     let delta = plan::Delta::of_nodes(&before.tables, &LeftOut::default(), &new.tables);
     assert_eq!(written(before.tables.flat(), &delta), new.tables.flat());
-    // What did not fit is put, wherever nothing else changed.
+    // Entries that did not fit are put, also where nothing else changed.
     let left_out = before.tables.flat().backends.keys().take(3).copied().collect();
     let left_out = LeftOut { backends: left_out, ..LeftOut::default() };
     let mut there = before.tables.flat();
@@ -168,7 +168,7 @@ fn anew(index: &Arc<ExemptIndex>, cut: &BTreeSet<Slot>) -> Shortage {
     shortage
 }
 
-/// Both say the same of what is cut, and of whatever is cut next.
+/// Both give the same exemptions, now and whatever is cut next.
 fn the_same_shortage(followed: &Shortage, fresh: &Shortage, cut: &BTreeSet<Slot>, slots: &Slots) {
     let exempt = |shortage: &Shortage| shortage.ports().iter().copied().collect::<BTreeSet<_>>();
     assert_eq!((exempt(followed), followed.ports().len()), (exempt(fresh), fresh.ports().len()));

@@ -63,7 +63,7 @@ impl History {
                     4..10 => SECOND,
                     _ => self.random.below(SECOND),
                 };
-                // To be on time for five minutes takes long.
+                // Five minutes of renewals in time take long to run.
                 let late = ns > 10 * SECOND || self.random.percent(10);
                 self.note(format!("pass {ns} {}", if late { "late" } else { "" }));
                 self.pass(ns, late);
@@ -83,7 +83,7 @@ impl History {
         if self.rig.known.len() > 12 {
             return;
         }
-        // Often one of which little is another.
+        // Often a cluster that differs little.
         if self.random.percent(50) {
             self.at = self.random.below(CLUSTERS.len() as u64) as usize;
         }
@@ -191,7 +191,7 @@ impl History {
         self.tell(found);
     }
 
-    /// Another agent asks for what is saved, or has gone.
+    /// Another agent asks for the saved state, or has gone.
     fn any_hand_over(&mut self) {
         if self.oracle.given > 0 && self.random.percent(75) {
             self.note("a hand-over that nobody heard");
@@ -250,7 +250,7 @@ impl History {
         if compared {
             self.any_found_whole();
         }
-        // What an earlier agent exempted is not known otherwise, and stays.
+        // Exemptions of an earlier agent are only known from the maps, and stay.
         self.any_failed |= !compared;
         // What an earlier agent left is renewed or taken back now, or that fails.
         self.excused.clear();

@@ -88,8 +88,9 @@ fn run(seeds: Range<u64>) -> Seen {
 /// Histories in an ordinary run. All 100,000 are tried with `NODEFENCE_LONG_TESTS=1`, and as many as `PROPTEST_CASES` says.
 const HISTORIES: u64 = 5_000;
 
-/// At no moment is anything cut without a claim that holds, of what must be exempt by `plan::keep` in any view whose backends the maps
-/// may hold, of the answers to who is at an address that passes, or of what a limit withholds; whatever fails, and whoever takes over. 5,000 histories, or 100,000 with `NODEFENCE_LONG_TESTS=1`.
+/// At no moment is anything cut without a claim that holds; nor a port that must be exempt by `plan::exemptions` in any view whose backends the maps may hold;
+/// nor answers to an address that passes; nor a node whose claim a limit withholds. This holds whatever fails, and whichever agent takes over. 5,000 histories, or
+/// 100,000 with `NODEFENCE_LONG_TESTS=1`.
 #[test]
 fn never_a_wrong_cut() {
     let long = std::env::var_os("NODEFENCE_LONG_TESTS").map(|_| 100_000);
@@ -107,7 +108,7 @@ fn never_a_wrong_cut() {
     let other = other.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     for seen in [one, other] {
         println!("{seen:?}");
-        // Not vacuous: what the rules are about did happen.
+        // The test is not vacuous: the cases of the rules did happen.
         let at_least = |count: u64, percent: u64| count * 100 >= seen.histories * percent;
         assert!(at_least(seen.cut, 70), "{seen:?}");
         assert!(at_least(seen.exempted, 40), "{seen:?}");

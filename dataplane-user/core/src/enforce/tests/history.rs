@@ -22,7 +22,7 @@ use crate::{
     plan::{self, Mode},
 };
 
-/// Tries one history alone and shows all that it did: `NODEFENCE_HISTORY=4093`.
+/// The variable by which one history is tried alone and shows all that it did: `NODEFENCE_HISTORY=4093`.
 pub(super) const ALONE: &str = "NODEFENCE_HISTORY";
 
 /// What a history counts, once each.
@@ -57,17 +57,17 @@ pub(super) struct History {
     /// How many of a hundred map writes fail.
     pub(super) failing: Rc<RefCell<(u64, Seeded)>>,
     pub(super) oracle: Oracle,
-    /// Places whose entry may cut although nobody wants it: a write of theirs was said to have failed.
+    /// Places whose entry may cut although no claim wants it: a write of theirs was said to have failed.
     pub(super) excused: BTreeSet<u32>,
     pub(super) saw: BTreeSet<Saw>,
     /// A write failed in this agent's life.
     pub(super) any_failed: bool,
-    /// Requests that wait, and what they want of whom.
+    /// Requests that wait, and the node of each.
     pub(super) asked: BTreeMap<u64, NodeName>,
     pub(super) steps: Vec<String>,
-    /// Where the cluster of the last view stands among all.
+    /// The position of the last view's cluster among all clusters.
     pub(super) at: usize,
-    /// It alone is looked at.
+    /// Whether this history is tried alone.
     pub(super) alone: bool,
 }
 
@@ -108,14 +108,14 @@ impl History {
         self.steps.push(step);
     }
 
-    /// The log of a history that is looked at alone is kept whole.
+    /// Only a history that is tried alone stores its whole log.
     pub(super) fn forget(&mut self) {
         if !self.alone {
             self.rig.log.clear();
         }
     }
 
-    /// Of the view that the Enforcer took. Which one it is follows from what became of writes, and is not the oracle's to say.
+    /// The members of the view that the Enforcer took. Which view that is follows from the results of writes, so the oracle cannot say.
     pub(super) fn members(&self) -> Arc<Members> {
         let latest = self.rig.enforcer.views.latest();
         latest.map(|view| Arc::clone(&view.members)).unwrap_or_default()
@@ -194,7 +194,7 @@ impl History {
         self.oracle.lost = false;
     }
 
-    /// Does what is to be done, and holds each write against what is claimed.
+    /// Does all that is to be done, and checks each write against the claims.
     pub(super) fn run(&mut self) {
         while let Some(output) = self.rig.enforcer.poll() {
             self.watch(&output);
@@ -236,7 +236,7 @@ impl History {
         self.settled();
     }
 
-    /// Before something is done.
+    /// Checks an output before it is carried out.
     pub(super) fn watch(&mut self, output: &Output) {
         match output {
             Output::Node(index, entry) if cuts(entry) => {
@@ -323,7 +323,7 @@ impl History {
         self.is_live(&cut);
     }
 
-    /// Everybody is told of the claims that the oracle knows, how each stands, and in which scopes automatic ones are withheld.
+    /// The snapshot has the claims that the oracle knows, how each stands, and the scopes in which automatic claims are withheld.
     fn is_shown(&self) {
         if !self.oracle.open {
             return;
@@ -394,7 +394,7 @@ impl History {
         }
     }
 
-    /// Where no write failed, everybody is cut who may be, and nothing else is exempt.
+    /// Where no write failed, every node is cut that may be, and nothing is exempt without need.
     pub(super) fn is_live(&mut self, cut: &[plan::Slot]) {
         let written = self.rig.enforcer.views.written();
         let latest = self.rig.enforcer.views.latest().map(|view| view.epoch);
@@ -428,7 +428,7 @@ impl History {
             // A verdict that is alive now and was written before is one that is claimed now.
             for slot in self.rig.maps.cut(self.rig.now.mono).collect::<Vec<_>>() {
                 let entry = self.rig.maps.nodes[&slot.index];
-                // A view is too old from one moment to the next, which a verdict that was renewed before that does not know.
+                // A view becomes too old from one moment to the next. A verdict that was renewed before that still holds.
                 if self.claims_of(&entry).is_empty()
                     && !self.oracle.is_old(self.rig.now)
                     && !self.excused.contains(&slot.index)

@@ -16,7 +16,7 @@ fn rig() -> Rig {
     Rig::with(&flat, told())
 }
 
-/// A detector's claim, for long.
+/// A detector's claim that lasts long.
 fn detect(rig: &mut Rig, node: &str) {
     let change = Change::Raise { claim: lasting(Source::Hung, 10_000), force: false };
     rig.tell(Input::Claim { node: node.into(), change, ticket: None });
@@ -61,7 +61,7 @@ fn what_exceeds_the_limit_releases_all() {
     // Withdrawn again: the others stay withheld.
     withdraw(&mut rig, "i");
     assert_eq!(withheld(&rig), "e,f,g,h");
-    // Renewed ones are not new.
+    // Renewed claims are not new.
     rig.pass(10 * SECOND);
     detect(&mut rig, "e");
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h"));
@@ -78,13 +78,13 @@ fn for_five_minutes_only_new_claims_count() {
         detect(&mut rig, node);
     }
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("j,k,l,m", "e,f,g,h,i"));
-    // One more of them, and they are released in turn: the five minutes begin anew.
+    // One more new claim, and these are withheld in turn: the five minutes begin anew.
     rig.pass(60 * SECOND);
     detect(&mut rig, "n");
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("", "e,f,g,h,i,j,k,l,m,n"));
     rig.pass(WINDOW - 1);
     assert_eq!(rig.world().withheld.len(), 1);
-    // After that all of them count again, and are too many.
+    // After that all claims count again, and are too many.
     rig.pass(1);
     assert_eq!((rig.cut().as_str(), rig.world().withheld[0].since), ("", rig.now.boot));
     for node in ["e", "f", "g", "h", "i", "j"] {
@@ -111,7 +111,7 @@ fn a_person_s_flags_use_the_limit_up_and_stay() {
     rig.flag("i").unwrap();
     assert_eq!(rig.cut(), "e,h,i");
     assert_eq!(rig.did()[..3], ["healthy f", "healthy g", "publish e,h,i"]);
-    // Persons alone may go beyond it.
+    // Persons' claims alone may go beyond the limit.
     rig.flag("j").unwrap();
     rig.raise("k", claim(Source::Cli), true);
     assert_eq!(rig.cut(), "e,h,i,j,k");
@@ -140,7 +140,7 @@ fn each_zone_and_each_pool_has_its_own_limit() {
     assert_eq!(rig.cut(), "d,e");
     let scopes = [LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
     assert_eq!(rig.world().claims.of("b")[0].standing, Standing::Withheld(scopes.into()));
-    // Withheld ones count elsewhere: with one more there are five of twelve.
+    // Claims that are withheld in one scope count in others: with one more there are five of twelve.
     detect(&mut rig, "f");
     assert_eq!((rig.cut().as_str(), rig.world().withheld.len()), ("", 3));
 }
@@ -160,7 +160,7 @@ fn a_smaller_view_lowers_the_limit() {
     assert!(at("healthy h") < at("tables 2"), "{did:?}");
 }
 
-/// Two of three nodes would be too many, and are not of eleven.
+/// Two of three nodes would be too many. Two of eleven are not.
 #[test]
 fn what_a_source_flags_counts_in_the_view_that_it_comes_with() {
     let cluster = |names| text(names, &[]).replace(", zone: y", "");
@@ -232,7 +232,7 @@ fn flapping() -> Rig {
     rig
 }
 
-/// When it was first raised, in seconds from the beginning.
+/// When the claim was first raised, in seconds from the beginning.
 fn raised(rig: &Rig, node: &str) -> u64 {
     let claim = &rig.world().claims.of(node)[0].claim;
     let wall = claim.since.duration_since(now(BEGIN).wall).as_secs();
@@ -248,22 +248,22 @@ fn what_is_withheld_is_not_new_once_it_comes_back() {
     rig.pass(SECOND);
     detect(&mut rig, "e");
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str(), raised(&rig, "e")), ("", "e,g,h,i", 0));
-    // Once more, after it has come back.
+    // Once more, after the claim has come back.
     withdraw(&mut rig, "e");
     rig.pass(60 * SECOND);
     detect(&mut rig, "e");
     assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("", 0));
-    // Another source's claim is new, and so is one on a node that nothing was withheld of.
+    // Another source's claim is new, and so is one on a node without withheld claims.
     let ticket = rig.raise("f", lasting(Source::Unreachable, 10_000), false);
     assert!(rig.answers[&ticket].is_ok());
     detect(&mut rig, "j");
     assert_eq!((rig.cut().as_str(), raised(&rig, "f"), raised(&rig, "j")), ("f,j", 62, 62));
-    // And one that was new goes and comes back as one: no limit withheld it.
+    // And a new claim that goes and comes back is still new: no limit withheld it.
     withdraw(&mut rig, "j");
     rig.pass(SECOND);
     detect(&mut rig, "j");
     assert_eq!((rig.cut().as_str(), raised(&rig, "j")), ("f,j", 63));
-    // The five minutes are over: it is forgotten when it was first raised.
+    // The five minutes are over: when the claim was first raised is forgotten.
     for node in ["e", "g", "h", "i"] {
         withdraw(&mut rig, node);
     }
@@ -273,7 +273,7 @@ fn what_is_withheld_is_not_new_once_it_comes_back() {
     assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("e,f,j", 363));
 }
 
-/// As one that is withdrawn. Nobody says so meanwhile, or it is raised before anybody noticed that it was over.
+/// A claim that ends counts as one that is withdrawn, whether it is raised after somebody noticed the end or before.
 #[test]
 fn what_is_withheld_and_lapses_is_not_new_once_it_comes_back() {
     for noticed in [true, false] {
@@ -291,7 +291,7 @@ fn what_is_withheld_and_lapses_is_not_new_once_it_comes_back() {
     }
 }
 
-/// Nobody looked at the clock meanwhile: what comes back after the five minutes is new all the same.
+/// Nobody looked at the clock meanwhile: a claim that comes back after the five minutes is new all the same.
 #[test]
 fn what_comes_back_late_is_new() {
     let mut rig = flapping();
@@ -301,7 +301,7 @@ fn what_comes_back_late_is_new() {
     assert_eq!(raised(&rig, "e"), 300);
 }
 
-/// What no limit withheld, and was gone when others were released, is new once it comes back.
+/// A claim that no limit withheld, and that was gone when others were withheld, is new once it comes back.
 #[test]
 fn what_was_gone_at_the_release_is_new() {
     let mut rig = flapping();
@@ -317,7 +317,7 @@ fn what_was_gone_at_the_release_is_new() {
     assert_eq!((rig.cut().as_str(), raised(&rig, "j")), ("j", 3));
 }
 
-/// A second release leaves what the first one withheld as old as it was.
+/// When a limit withholds claims a second time, those that it withheld before stay as old as they were.
 #[test]
 fn a_release_in_the_five_minutes_leaves_what_is_gone_withheld() {
     let mut rig = flapping();
@@ -332,7 +332,7 @@ fn a_release_in_the_five_minutes_leaves_what_is_gone_withheld() {
     assert_eq!(rig.cut(), "");
 }
 
-/// What is gone is remembered over a take-over, whether it comes back before the successor knows who exists or after.
+/// A withheld claim that is gone is remembered over a take-over, whether it comes back before or after the successor's first view.
 #[test]
 fn a_take_over_remembers_what_is_gone() {
     for before_the_view in [true, false] {

@@ -10,7 +10,7 @@ use crate::{
     proxy::Replacement,
 };
 
-/// Two nodes are flagged, and one automatically claimed.
+/// Two nodes are flagged, and one has an automatic claim.
 fn rig(told: Told) -> Rig {
     // No limit withholds the automatic one.
     let limit = Share { part: 1, of: 1 };
@@ -32,7 +32,7 @@ fn change(rig: &mut Rig, mode: Mode, uid: u32) -> ChangedBy {
     by
 }
 
-/// What is cut, how many nodes are observed, as what claims are carried out at most, and what was set.
+/// The nodes that are cut, how many are observed, the strongest mode of claims, and the mode that was set.
 fn shown(rig: &Rig) -> (String, usize, Mode, Mode) {
     let world = rig.world();
     (rig.cut(), world.observed.iter().count(), world.mode, world.set_mode)
@@ -51,11 +51,11 @@ fn in_mode_observe_verdicts_are_taken_back_and_in_mode_enforce_given_again() {
     assert_eq!(shown(&rig), cuts(Mode::Enforce));
     assert_eq!((rig.maps.exempt.is_empty(), rig.world().mode_changed.clone()), (false, None));
     let observe = change(&mut rig, Mode::Observe, 1000);
-    // At once, with what was exempt for them.
+    // At once, together with their exemptions.
     assert_eq!(shown(&rig), cuts(Mode::Observe));
     assert_eq!((rig.maps.exempt.len(), rig.world().mode_changed.as_ref()), (0, Some(&observe)));
     assert!(["b", "c", "e"].iter().all(|node| rig.world().claims.of(node)[0].standing == Standing::Observed));
-    // It holds, and what comes meanwhile is observed too.
+    // The mode holds, and claims that come meanwhile are observed too.
     rig.pass(4 * SECOND);
     rig.flag("d").unwrap();
     assert_eq!((rig.cut().as_str(), rig.entry("b").until > rig.now.mono), ("", true));
@@ -76,7 +76,7 @@ fn an_agent_that_was_started_to_observe_cuts_once_it_is_told_to() {
     assert_eq!(shown(&rig), cuts(Mode::Enforce));
 }
 
-/// Who changed it is who changed something.
+/// Only a command that changes something counts as the last change.
 #[test]
 fn what_holds_already_is_no_change() {
     let mut rig = rig(told());
@@ -95,7 +95,7 @@ fn the_weaker_of_the_mode_and_of_what_replaces_kube_proxy_holds() {
             let its = |event: &&Event| matches!(event, Event::Replaced(_) | Event::Forced(_));
             rig.events.iter().filter(its).cloned().collect::<Vec<_>>()
         };
-        // In mode observe it changes nothing, and nobody is told.
+        // In mode observe a replacement changes nothing, and nobody is told.
         assert_eq!(beside(&rig), []);
         change(&mut rig, Mode::Enforce, 0);
         let held = if force { Mode::Enforce } else { Mode::Observe };

@@ -122,8 +122,7 @@ impl Maps {
         !passes && !self.says(&port.key(), port_flags::EXEMPT)
     }
 
-    /// Ports of an address of which an entry says that they are cut though the address passes, and one of which nobody ever says anything: by any of these the
-    /// answers may come to what somebody there asked for.
+    /// Ports of an address that an entry cuts although the address passes, and one that no entry ever names: answers to an endpoint there may come to any of these.
     fn by_which_answers_come(&self, at: At) -> Vec<ExemptPort> {
         let (node, address) = at;
         let port = |port, protocol| ExemptPort { node, address, port, protocol };
@@ -134,7 +133,7 @@ impl Maps {
         cut.chain([port(40_000, Protocol::Tcp)]).collect()
     }
 
-    /// A packet may come now: nothing is cut that must be exempt, and no answer to somebody at an address that passes, in any view whose backends the map may hold.
+    /// A packet may come now: no port is cut that must be exempt, and no answer to an address that passes, in any view whose backends the map may hold.
     pub(super) fn check(&self, now: u64) -> Result<(), String> {
         for known in &self.views {
             let cut = self.cut_of(known, now);
@@ -206,7 +205,7 @@ pub(super) fn word(entry: &NodeEntry) -> &'static str {
     }
 }
 
-/// Who has which place; one that was given up is given away again at once.
+/// The places of nodes; a place that was given up is given away again at once.
 #[derive(Clone, Default)]
 pub(super) struct Slots {
     of: BTreeMap<String, Slot>,
@@ -215,7 +214,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// As an agent finds them in the maps.
+    /// The places as an agent finds them in the maps.
     pub(super) fn adopt(maps: &Maps) -> Self {
         let mut this = Self::default();
         for (&index, entry) in &maps.nodes {

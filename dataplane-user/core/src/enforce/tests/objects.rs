@@ -58,7 +58,7 @@ impl Maps {
     }
 }
 
-/// What may become exempt, in words that do not depend on numbers: for whose sake, and what of it may be used.
+/// The ports that may become exempt, in words that do not depend on numbers: for which Service, and which endpoints of it may be used.
 fn targets<'a>(targets: impl Iterator<Item = (u32, &'a Target)>) -> BTreeSet<(ExemptFor, Vec<ExemptPort>)> {
     targets.map(|(_, target)| (target.reason, target.usable().collect::<Vec<_>>())).collect()
 }
@@ -128,7 +128,7 @@ fn what_lies_in_the_maps_is_what_a_fresh_start_would_write() {
     assert!(each(500, history).iter().all(|seen| *seen > 100));
 }
 
-/// Has so many histories happen, 10,000 with `NODEFENCE_LONG_TESTS=1`, and gives the sums of what each saw.
+/// Runs this many histories, 10,000 with `NODEFENCE_LONG_TESTS=1`, and returns the sums of what each saw.
 pub(super) fn each<const N: usize>(
     histories: u64,
     history: impl Fn(u64) -> [usize; N] + std::panic::RefUnwindSafe,

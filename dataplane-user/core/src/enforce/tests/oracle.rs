@@ -1,4 +1,4 @@
-//! Who is claimed by whom, and what comes of it, once more: from what the Enforcer was told alone, simple and slow. Everything is
+//! An oracle of claims and how they stand. It follows only from what the Enforcer was told, and is simple and slow: everything is
 //! counted anew each time.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -41,7 +41,7 @@ type Key = (NodeName, Source);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OnDisk {
     pub(super) claims: BTreeMap<Key, Held>,
-    /// When automatic claims of a scope were released.
+    /// Since when automatic claims of a scope are withheld.
     pub(super) released: BTreeMap<LimitScope, Duration>,
     /// When claims were first raised that were withheld and are gone.
     pub(super) gone: BTreeMap<Key, Duration>,
@@ -63,7 +63,7 @@ pub(super) struct Oracle {
     handing_over: BTreeMap<u64, u64>,
     /// When (CLOCK_BOOTTIME) the view whose tables lie in the maps was last confirmed; before one was written, when the agent began.
     pub(super) confirmed: Duration,
-    /// To so many agents what was saved was given, that nobody said had gone.
+    /// How many agents that still run were given the saved state.
     pub(super) given: u32,
     /// What was saved is gone from the disk.
     pub(super) lost: bool,
@@ -78,7 +78,7 @@ pub(super) struct Oracle {
 }
 
 impl Oracle {
-    /// Of an agent that finds what was saved.
+    /// The oracle of an agent that finds this saved state.
     pub(super) fn over(saved: OnDisk, told: Told, now: Now) -> Self {
         Self {
             told,
@@ -141,7 +141,8 @@ impl Oracle {
         }
     }
 
-    /// Whether nothing is taken any more: of who asks, once another agent wants to take over; of who tells, once one has what was saved.
+    /// Whether no change is taken any more. From a source that asks: once another agent wants to take over. From a source that only tells: once another agent has the
+    /// saved state.
     fn is_closed(&self, asks: bool) -> bool {
         self.given > 0 || asks && !self.handing_over.is_empty()
     }
@@ -250,7 +251,7 @@ impl Oracle {
         }
     }
 
-    /// Holds all scopes against their limits. `members`: of the view that holds now.
+    /// Checks all scopes against their limits. `members`: those of the view that holds now.
     pub(super) fn evaluate(&mut self, members: &Members, now: Now) {
         let mut scopes: Vec<LimitScope> = members.values().flat_map(Member::scopes).collect();
         scopes.extend(self.kept.released.keys().cloned());

@@ -30,17 +30,17 @@ fn only_what_has_nothing_else_is_exempt() {
     wanted.push("cut c");
     assert_eq!(rig.did(), wanted);
     assert_eq!(rig.world().exempt.len(), 2);
-    // With one of the two gone, the other is cut again, and its clients are to be asked once more.
-    let asked = rig.world().enforced.iter().nth(1).unwrap().challenge_since;
+    // With one of the two gone, the other is cut again, and its clients are to be challenged once more.
+    let since = rig.world().enforced.iter().nth(1).unwrap().challenge_since;
     rig.pass(10);
     rig.did();
     rig.unflag("b").unwrap();
     assert_eq!(rig.did()[..2], ["healthy b", "publish c"]);
     assert!(rig.maps.exempt.is_empty());
-    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > since);
 }
 
-/// Two Services at the same address of b: the first has nobody else, the second is on these nodes, at this port.
+/// Two Services at the same address of b: the first has no other endpoint, the second is on these nodes, at this port.
 fn two_at_b(on: &str, port: u16) -> String {
     let endpoint = |node: char| format!("{{address: 10.1.1.{}, node: {node}}}", node as u8 - b'`');
     let endpoints: Vec<String> = on.chars().map(endpoint).collect();
@@ -57,15 +57,15 @@ fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
     rig.flag("b").unwrap();
     let exempt = ["except 10.1.1.2:81", "exempt 10.1.1.2:80", "exempt 10.1.1.2"];
     assert_eq!(rig.did(), [&["publish b"][..], &exempt, &["cut b"]].concat());
-    let asked = |rig: &Rig| rig.world().enforced.iter().next().unwrap().challenge_since;
-    let before = asked(&rig);
+    let since = |rig: &Rig| rig.world().enforced.iter().next().unwrap().challenge_since;
+    let before = since(&rig);
     rig.pass(10);
     rig.did();
-    // Now the second has nobody else either; and then it has.
+    // Now the second has no other endpoint either, and then it has one again.
     rig.flag("c").unwrap();
     let exempt = ["exempt 10.1.1.3:81", "exempt 10.1.1.3", "exempt 10.1.1.2:81"];
     assert_eq!(rig.did(), [&["publish b,c"][..], &exempt, &["cut c"]].concat());
-    assert_eq!(asked(&rig), before);
+    assert_eq!(since(&rig), before);
     rig.unflag("c").unwrap();
     let did = [
         "healthy c",
@@ -77,25 +77,25 @@ fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
     ];
     assert_eq!(rig.did(), did);
     // Its clients passed meanwhile.
-    assert!(asked(&rig) > before);
+    assert!(since(&rig) > before);
     rig.unflag("b").unwrap();
     let gone = ["unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "unexempt 10.1.1.2:81"];
     assert_eq!(rig.did(), [&["healthy b", "publish "][..], &gone].concat());
 }
 
-/// A port that no Service names any more is one by which answers may come; one that a Service names newly may have been such a one in the view before.
+/// Answers may come to a port that no Service names any more. A port that a Service newly names may have been such a port in the view before.
 #[test]
 fn what_is_cut_at_an_address_that_passes_follows_the_view() {
     let mut rig = Rig::with(&two_at_b("bc", 81), told());
     rig.flag("b").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
+    let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.pass(10);
     rig.did();
     rig.view(&Cluster::parse(&two_at_b("bc", 82)));
     let did =
         ["publish b", "unexempt 10.1.1.2:81", "tables 2", "publish b", "except 10.1.1.2:82", "publish b"];
     assert_eq!(rig.did(), did);
-    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > since);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_node_that_leaves_is_released_before_the_tables() {
         ["healthy b", "publish ", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "tables 2", "publish "];
     let did = rig.did();
     assert_eq!(did[..6], wanted);
-    // The view has the flag still: should the node come back.
+    // The view still has the flag, in case the node comes back.
     assert_eq!(did[6..], ["unused 1"]);
     assert!(!rig.world().claims.of("b").is_empty());
     rig.view(&Cluster::parse(&text("abcdef", &["b"])));
@@ -175,12 +175,12 @@ fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
     assert!(rig.world().lapsing.iter().next().is_none());
 }
 
-/// V3: what only the old view needs stays until the new one's tables are written; what the new one needs is there before.
+/// V3: exemptions that only the old view needs stay until the new one's tables are written. Those that the new view needs are there before.
 #[test]
 fn both_views_exemptions_lie_there_while_tables_are_written() {
     let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
     rig.flag("b").unwrap();
-    let asked = rig.world().enforced.iter().next().unwrap().challenge_since;
+    let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.did();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdef", &["bc", "b"])));
@@ -193,11 +193,11 @@ fn both_views_exemptions_lie_there_while_tables_are_written() {
     rig.write_tables();
     rig.run();
     assert_eq!(rig.did(), ["publish b", "unexempt 10.1.1.2", "unexempt 10.1.1.2:80", "publish b"]);
-    // Clients of what is exempt no more are asked.
-    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > asked);
+    // Clients of a port that is exempt no more are challenged.
+    assert!(rig.world().enforced.iter().next().unwrap().challenge_since > since);
 }
 
-/// V5, V6: there is one writer, and what is observed alone is not exempt.
+/// V5, V6: there is one writer, and nothing is exempt for a node that is only observed.
 #[test]
 fn exemptions_follow_what_is_enforced() {
     let observe = crate::enforce::Told { mode: crate::plan::Mode::Observe, ..told() };

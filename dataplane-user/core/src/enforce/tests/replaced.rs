@@ -1,4 +1,4 @@
-//! What forwards Services in kube-proxy's place: nothing is cut beside it, but with `--force`.
+//! A product that forwards Services in kube-proxy's place: nothing is cut beside it without `--force`.
 
 use super::{
     model::Cluster,
@@ -28,7 +28,7 @@ fn rig(told: Told) -> Rig {
     rig
 }
 
-/// What came of the claim on `b`, how many nodes are observed, as what claims are carried out at most, what forwards, and what the log has of that.
+/// How the claim on `b` stands, how many nodes are observed, the strongest mode of claims, what forwards, and what the log has of that.
 fn shown(rig: &Rig) -> (Standing, usize, Mode, Option<Replacement>, Vec<&Event>) {
     let world = rig.world();
     let its = |event: &&Event| matches!(event, Event::Replaced(_) | Event::Forced(_) | Event::NotReplaced);
@@ -45,14 +45,14 @@ fn beside_it_nothing_is_cut_as_long_as_it_is_there() {
     assert_eq!(rig.cut(), "b,e");
     assert_eq!(shown(&rig), (Standing::Enforced, 0, Mode::Enforce, None, vec![]));
     rig.tell(Input::Replacement(Some(cilium)));
-    // At once, and it is counted what would be cut.
+    // At once, and packets that would be cut are counted.
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("", 0));
     assert_eq!(shown(&rig), (Standing::Observed, 2, Mode::Observe, Some(cilium), vec![&came]));
     rig.tell(Input::Replacement(Some(cilium)));
     rig.pass(60 * SECOND);
     assert!(rig.entry("b").until > rig.now.mono);
     assert_eq!(shown(&rig), (Standing::Observed, 2, Mode::Observe, Some(cilium), vec![&came]), "said once");
-    // What is flagged meanwhile.
+    // A node is flagged meanwhile.
     rig.flag("c").unwrap();
     assert_eq!(rig.cut(), "");
     rig.tell(Input::Replacement(Some(router)));
@@ -93,7 +93,7 @@ fn before_the_first_view_no_cut_is_renewed_beside_it() {
     }
 }
 
-/// It comes while a large view is read.
+/// The replacement comes while a large view is read.
 #[test]
 fn before_the_first_view_renewals_end_with_its_coming() {
     let before = rig(told());

@@ -20,7 +20,7 @@ fn what_is_unwise_is_refused() {
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
     assert_eq!(rig.flag("d"), Err(Refusal::TooMany { flagged: 3, all: 6 }));
-    // One that bears a flag already changes nothing about the others.
+    // A node that bears a flag already adds nothing to the count.
     rig.flag("b").unwrap();
     assert_eq!(rig.cut(), "b,c");
     let forced = rig.raise("d", claim(Source::Cli), true);
@@ -148,7 +148,7 @@ fn a_claim_that_was_withdrawn_meanwhile_stays_withdrawn() {
     assert_eq!(rig.world().claims.of("b")[0].claim.ends, None);
 }
 
-/// Where a write that is said to have failed was done all the same, what is not held is taken back at once.
+/// Where a write that is said to have failed was done all the same, a verdict whose claim is not held is taken back at once.
 #[test]
 fn a_refused_verdict_is_taken_back() {
     let mut rig = rig();
@@ -216,7 +216,7 @@ fn a_verdict_that_waits_for_its_tables_is_answered_after_a_second() {
     assert_eq!(rig.cut(), "g");
 }
 
-/// Who was to take over may have been ended while the disk let it wait.
+/// The agent that was to take over may have ended while it waited for the disk.
 #[test]
 fn an_agent_whose_successor_has_gone_goes_on() {
     let mut rig = rig();
@@ -245,7 +245,7 @@ fn of_two_hand_overs_one_that_fails_does_not_open_the_other() {
     rig.pass(SECOND);
     assert!(matches!(rig.answers[&900], Err(Refusal::NotSaved(_))));
     assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
-    // Who tells hears no refusal, and does not tell it again.
+    // A source that only tells hears no refusal, and does not tell again.
     let told = Change::Raise { claim: lasting(Source::External("npd".into()), 60), force: false };
     rig.tell(Input::Claim { node: "d".into(), change: told, ticket: None });
     assert_eq!(rig.world().claims.of("d").len(), 1);

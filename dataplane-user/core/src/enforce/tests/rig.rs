@@ -25,7 +25,7 @@ pub(super) const BEGIN: u64 = 1_000 * SECOND;
 pub(super) enum Fate {
     Done,
     Failed,
-    /// It is said to have failed and was done all the same, as where the second of two maps refuses it.
+    /// It is said to have failed but was done all the same, as where the second of two maps refuses it.
     FailedAndDone,
 }
 
@@ -267,8 +267,8 @@ impl Rig {
         }
     }
 
-    /// Where no write failed and one view alone holds: what is cut at an address that passes lies there before the address does, and as long. Otherwise packets may
-    /// pass meanwhile that need not.
+    /// Where no write failed and one view alone holds: keys that cut ports of an exempt address lie in the map before the address' key, and as long. Otherwise
+    /// packets may pass meanwhile that need not.
     fn is_in_order(&self, output: &Output) {
         let (Output::Exempt(key) | Output::Unexempt(key)) = output else { return };
         let [known] = &self.maps.views[..] else { return };
@@ -312,7 +312,7 @@ impl Rig {
         self.enforcer.handle(Input::Written { epoch: plan.epoch, result }, self.now);
     }
 
-    /// Goes on by so many entries, by the code that works out what the kernel's maps get.
+    /// Writes this many more entries, by the code that works out what the kernel's maps get.
     pub(super) fn write_part(&mut self, plan: &TablesPlan, entries: usize) {
         let known = &self.known[&plan.epoch];
         if !self.maps.views.iter().any(|there| Arc::ptr_eq(&there.new, &known.new)) {

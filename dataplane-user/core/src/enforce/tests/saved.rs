@@ -1,4 +1,4 @@
-//! What outlives the agent is saved at once, renewals alone once a second.
+//! State that outlives the agent is saved at once, mere renewals once a second.
 
 use super::{
     rig::{Rig, SECOND, claim, lasting, told},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::enforce::{Change, Input, NewClaim, Source, Ticket};
 
-/// Whose disk is as slow as the test says. Node `b` bears an automatic claim, which is saved.
+/// A rig whose disk is as slow as the test says. Node `b` bears an automatic claim, which is saved.
 fn rig() -> Rig {
     let mut rig = Rig::with(&text("abcdef", &[]), told());
     rig.saves = false;
@@ -21,7 +21,7 @@ fn raise(rig: &mut Rig, node: &str, claim: NewClaim) {
     rig.tell(Input::Claim { node: node.into(), change, ticket: None });
 }
 
-/// Whether something was handed out to be saved. It is then.
+/// Whether something was handed out to be saved. If so, saves it.
 fn is_saved(rig: &mut Rig) -> bool {
     let is = rig.saving.is_some();
     rig.save(Ok(()));
@@ -29,7 +29,7 @@ fn is_saved(rig: &mut Rig) -> bool {
     is
 }
 
-/// What a successor would find is what holds.
+/// Whether a successor would find all claims that hold.
 fn is_up_to_date(rig: &Rig) -> bool {
     let held = rig.world().claims.by_name().into_iter();
     let held = held.flat_map(|(node, claims)| claims.iter().map(|its| (node.clone(), its.claim.clone())));
@@ -51,7 +51,7 @@ fn renewals_alone_are_saved_once_a_second() {
         }
     }
     assert_eq!(saves, [SECOND, 2 * SECOND, 3 * SECOND]);
-    // The last one is not forgotten.
+    // The last renewal is not forgotten.
     assert!(!is_up_to_date(&rig));
     rig.pass(SECOND * 4 / 10);
     assert!(!is_saved(&mut rig) && rig.enforcer.deadline() == begin + 4 * SECOND);
@@ -59,7 +59,7 @@ fn renewals_alone_are_saved_once_a_second() {
     assert!(is_saved(&mut rig) && is_up_to_date(&rig));
     rig.pass(10 * SECOND);
     assert!(!is_saved(&mut rig), "nothing is new");
-    // After a pause it is saved at once, as whatever is new.
+    // After a pause a renewal is saved at once, as anything new.
     raise(&mut rig, "b", lasting(Source::Hung, 30));
     assert!(is_saved(&mut rig));
 }

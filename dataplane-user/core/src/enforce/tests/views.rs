@@ -34,7 +34,7 @@ fn the_lease_is_not_renewed_once_the_drain_is_silent() {
     assert_eq!(rig.lease, Some(rig.now.mono + 3 * SECOND));
 }
 
-/// A view that comes while tables are written waits; of several, the last is taken.
+/// A view that comes while tables are written waits. Of several, the last is taken.
 #[test]
 fn the_latest_view_waits_for_the_tables() {
     let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
@@ -55,7 +55,7 @@ fn the_latest_view_waits_for_the_tables() {
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 0));
 }
 
-/// Where a write failed, a newer view is taken in place of the one that failed; what both may have brought is exempt.
+/// Where a write failed, a newer view is taken in its place. Exemptions hold for both views.
 #[test]
 fn a_newer_view_is_taken_after_a_failure() {
     let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
@@ -84,24 +84,24 @@ fn a_newer_view_is_taken_after_a_failure() {
     assert_eq!(rig.maps.exempt.len(), 2);
 }
 
-/// A round that began before backends were there, or before the maps held them, did not ask for them.
+/// A round of challenges that began before backends were there, or before the maps held them, left out their clients.
 #[test]
 fn clients_of_new_backends_are_challenged_by_another_round() {
     let mut rig = Rig::with(&text("abcdef", &[]), told());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
-    let asked =
+    let since =
         |rig: &Rig| rig.world().enforced.iter().map(|bearer| bearer.challenge_since).collect::<Vec<_>>();
-    let first = asked(&rig);
+    let first = since(&rig);
     rig.pass(10);
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdef", &["bd"])));
-    let told = asked(&rig);
+    let told = since(&rig);
     assert!(told[0] > first[0] && told[1] == first[1], "{told:?}");
     rig.pass(10);
     rig.write_tables();
     rig.run();
-    assert!(asked(&rig)[0] > told[0] && asked(&rig)[1] == first[1]);
+    assert!(since(&rig)[0] > told[0] && since(&rig)[1] == first[1]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn tables_that_were_not_asked_for_change_nothing() {
     assert_eq!(rig.world().tables_error, None);
 }
 
-/// A place that is used no more is written as unused, and that is tried again too.
+/// A place without an owner is written as unused, and this write too is tried again.
 #[test]
 fn a_place_that_nobody_has_is_emptied() {
     let mut rig = Rig::with(&text("abcdef", &[]), told());
@@ -127,7 +127,7 @@ fn a_place_that_nobody_has_is_emptied() {
     assert_eq!((rig.maps.name(index).as_str(), rig.maps.nodes[&index].generation), ("", 1));
 }
 
-/// A node that is drained and restored within one write of the tables has another place.
+/// A node that leaves the cluster and comes back within one write of the tables has another place.
 #[test]
 fn a_node_that_comes_back_has_another_generation() {
     let mut rig = Rig::with(&text("abcdef", &["b"]), told());

@@ -18,7 +18,7 @@ pub struct Addresses<'a> {
 }
 
 impl<'a> Addresses<'a> {
-    /// Of these Services, of which `all` was made, on a node with these addresses.
+    /// The virtual addresses of these Services on a node with the addresses `local`. `all`: made of the same Services.
     pub fn new(services: &'a [Arc<Service>], all: &'a VirtualAddresses, local: &'a BTreeSet<IpAddr>) -> Self {
         Self { services, all, local }
     }
@@ -37,7 +37,7 @@ impl<'a> Addresses<'a> {
         self.service(place).proxied(Family::of(address.ip()))
     }
 
-    /// Where an address and an IP protocol number lead. A node port has every address of the node.
+    /// Where an address and an IP protocol number lead, and whether to a node port. A node port has every address of the node.
     pub(super) fn find(&self, address: SocketAddr, protocol: u8) -> Option<(Place, bool)> {
         let protocol = Protocol::of(protocol)?;
         let place = self.all.places.get(&(address, protocol));
@@ -53,14 +53,14 @@ impl<'a> Addresses<'a> {
         &self.services[place.service as usize]
     }
 
-    /// For people.
+    /// The name of a Service's port, for people.
     pub(super) fn name(&self, place: Place) -> String {
         let service = self.service(place);
         let port = &service.ports[place.port as usize];
         if port.name.is_empty() { service.name.clone() } else { format!("{}:{}", service.name, port.name) }
     }
 
-    /// Where the kube-proxy of this node sends traffic for it, in the order of addresses and ports.
+    /// Where the kube-proxy of this node sends traffic for a place, in the order of addresses and ports.
     pub(super) fn wanted(
         &self,
         place: Place,

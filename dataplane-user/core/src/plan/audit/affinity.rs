@@ -1,5 +1,5 @@
-//! Service affinity where kube-proxy forwards by nftables or iptables: whom it still keeps at a backend of a flagged node. What IPVS keeps stands in its
-//! destinations ([`super::Servers::look_at_templates`]).
+//! Service affinity where kube-proxy forwards by nftables or iptables: the clients that it still keeps at a backend of a flagged node. The clients that IPVS
+//! keeps are found by its destinations ([`super::Servers::look_at_templates`]).
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Client, Difference, Found, Grace, Kind, Mend, Subject, flagged::flagged_backends};
@@ -9,7 +9,7 @@ use crate::{
     proxy::{Endpoint, endpoints},
 };
 
-/// Which clients are kept where they should not be.
+/// Finds clients that are kept where they should not be.
 #[derive(Debug)]
 pub struct Affinities<'a> {
     view: &'a ClusterView,
@@ -18,7 +18,7 @@ pub struct Affinities<'a> {
 }
 
 impl<'a> Affinities<'a> {
-    /// `flagged`: nodes whose clients are to be deleted, but for what is kept. `deletes`: whether the agent does so.
+    /// `flagged`: nodes whose clients are to be deleted, but for those of `exemptions`. `deletes`: whether the agent does so.
     pub fn new(view: &'a ClusterView, flagged: &NodeSet, exemptions: &Exemptions, deletes: bool) -> Self {
         Self { view, flagged: flagged_backends(view, flagged, exemptions), deletes }
     }
@@ -28,12 +28,12 @@ impl<'a> Affinities<'a> {
         self.flagged.is_empty()
     }
 
-    /// Whether nobody is to be exempt at this endpoint.
+    /// Whether no client is to be kept at this endpoint.
     pub fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
         self.node(protocol, socket).is_some()
     }
 
-    /// All of these that the view's Services have, also of those that have no affinity there: kube-proxy may know better.
+    /// All such endpoints of the view's Services, also of Services without affinity there: kube-proxy may have newer knowledge.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint<'a>> {
         let services = self.view.services.iter().flatten();
         services.flat_map(move |service| {
@@ -41,7 +41,7 @@ impl<'a> Affinities<'a> {
         })
     }
 
-    /// Tells of a client that is kept at an endpoint where nobody is to be.
+    /// Reports a client that is kept at an endpoint where no client is to be kept.
     pub fn look(&self, endpoint: &Endpoint<'_>, client: IpAddr, out: &mut Found) {
         let Some(node) = self.node(endpoint.protocol, endpoint.socket) else { return };
         out.add(Kind::FlaggedAffinity, || {

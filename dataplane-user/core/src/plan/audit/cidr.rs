@@ -9,7 +9,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Whether the address is in it.
+    /// Whether the address is in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(ours), IpAddr::V4(other)) => {

@@ -17,13 +17,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client of that address, which is kept there.
+    /// The client of this address at this endpoint.
     pub fn new(address: IpAddr, endpoint: &Endpoint<'_>) -> Self {
         let Endpoint { service, port, protocol, socket } = *endpoint;
         Self { address, service: service.into(), port: port.into(), protocol, socket }
     }
 
-    /// Where it is kept.
+    /// The endpoint at which the client is kept.
     pub fn endpoint(&self) -> Endpoint<'_> {
         let Self { service, port, protocol, socket, .. } = self;
         Endpoint { service, port, protocol: *protocol, socket: *socket }

@@ -3,7 +3,7 @@ use crate::{
     plan::Exemptions,
 };
 
-/// What of flagged nodes' backends is cut, each with its node's name.
+/// The backends of flagged nodes that are cut, each with its node's name.
 pub(super) fn flagged_backends<'a>(
     view: &'a ClusterView,
     flagged: &NodeSet,

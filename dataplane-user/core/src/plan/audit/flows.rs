@@ -1,4 +1,4 @@
-//! conntrack's entries: what they pin to a backend that is none any more.
+//! Stale flows: conntrack's entries to a backend that is none any more, or that is on a flagged node.
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
@@ -17,24 +17,25 @@ use crate::{
 pub struct MayDelete {
     /// UDP and SCTP: where kube-proxy forwards by conntrack. In IPVS mode the entries follow IPVS' connections.
     pub datagrams: bool,
-    /// TCP: there, where packets in the middle of a flow may begin an entry (`nf_conntrack_tcp_loose`); else the client would hang.
+    /// TCP: also where kube-proxy forwards by conntrack, and only where packets in the middle of a flow may begin an entry
+    /// (`nf_conntrack_tcp_loose`); else the client would hang.
     pub tcp: bool,
 }
 
-/// Which flows are pinned to what they should not be.
+/// Finds flows to backends to which they should not go.
 #[derive(Debug)]
 pub struct StaleFlows<'a> {
     addresses: &'a Addresses<'a>,
     /// Whether any Service has a UDP port.
     udp: bool,
-    /// For UDP ports of Services (its index, the port's) the endpoints that serve; made when a flow asks.
+    /// The endpoints that serve a Service's UDP port, by the indices of Service and port; made when a flow needs them.
     serving: RefCell<HashMap<(u32, u32), HashSet<SocketAddr>>>,
     flagged: Backends<&'a str>,
     may_delete: MayDelete,
 }
 
 impl<'a> StaleFlows<'a> {
-    /// `flagged`: nodes whose flows are to be deleted, but for what is kept.
+    /// `flagged`: nodes whose flows are to be deleted, but for those of `exemptions`.
     pub fn new(
         view: &'a ClusterView,
         addresses: &'a Addresses<'a>,
@@ -61,7 +62,7 @@ impl<'a> StaleFlows<'a> {
         self.flagged_node(flow).map(|_| Kind::FlaggedFlow)
     }
 
-    /// Tells of a flow that something is wrong with.
+    /// Reports a flow if something is wrong with it.
     pub fn look(&self, flow: &Flow, out: &mut Found) {
         let Some(kind) = self.kind(flow) else { return };
         let service = || {
@@ -96,15 +97,15 @@ impl<'a> StaleFlows<'a> {
         let mut all = self.serving.borrow_mut();
         let serving = all.entry((place.service, place.port)).or_insert_with(|| {
             let service = self.addresses.service(place);
-            // As kube-proxy, whatever policies and hints say: `CleanStaleEntries` (pkg/proxy/conntrack/cleanup.go, Kubernetes 1.36).
+            // As kube-proxy does, regardless of policies and hints: `CleanStaleEntries` (pkg/proxy/conntrack/cleanup.go, Kubernetes 1.36).
             let serve = service.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
             serve.filter_map(|endpoint| service.socket(place.port as usize, endpoint)).collect()
         });
-        // A Service without endpoints: what is not translated then meets its refusal.
+        // A Service without endpoints: a flow that is not translated is refused.
         !serving.contains(&flow.backend()) && !(serving.is_empty() && !flow.is_balanced())
     }
 
-    /// The flagged node that a Service's flow goes to. An entry in CLOSE or TIME_WAIT carries nothing more.
+    /// The flagged node to which a Service's flow goes. An entry in CLOSE or TIME_WAIT carries nothing more.
     fn flagged_node(&self, flow: &Flow) -> Option<&'a str> {
         if !flow.is_balanced()
             || Protocol::of(flow.orig.protocol).is_none()

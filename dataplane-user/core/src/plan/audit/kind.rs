@@ -3,7 +3,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// What is not as it should be.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[schemars(rename = "DifferenceKind")]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A real server that outlived its endpoint.
@@ -18,7 +21,7 @@ pub enum Kind {
     StrayWeight,
     /// A real server on a flagged node that still gets connections, or has some.
     FlaggedDestination,
-    /// A UDP flow of a Service that is pinned to what is none of its endpoints.
+    /// A UDP flow of a Service whose backend is none of its endpoints.
     StaleUdp,
     /// A translated flow to a flagged node.
     FlaggedFlow,
@@ -28,7 +31,7 @@ pub enum Kind {
     KubeProxyStale,
 }
 
-/// What is read at once.
+/// Something that is read at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Part {
     /// The IPVS tables.
@@ -42,10 +45,10 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 4] = [Self::Ipvs, Self::Conntrack, Self::Affinity, Self::KubeProxy];
 
-    /// What is found in it.
+    /// The kinds of differences that are found in this part.
     pub const fn kinds(self) -> &'static [Kind] {
         match self {
             Self::Ipvs => &[
@@ -64,7 +67,7 @@ impl Part {
 }
 
 impl Kind {
-    /// All of them, part by part.
+    /// All kinds, part by part.
     pub fn all() -> impl Iterator<Item = Self> {
         Part::ALL.into_iter().flat_map(|part| part.kinds().iter().copied())
     }
@@ -85,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// What it says, in a few words.
+    /// What this kind means, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::StaleDestination => "A real server that outlived its endpoint",
@@ -103,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// Where it is found.
+    /// The part in which this kind is found.
     pub fn part(self) -> Part {
         match self {
             Self::StaleUdp | Self::FlaggedFlow => Part::Conntrack,

@@ -1,7 +1,7 @@
 //! Every difference between the endpoints that kube-proxy ought to use and the kernel's tables. Pure: readings in, differences out.
 //!
-//! kube-proxy changes its tables all the time, and what it has not got round to is no fault: a [`Tracker`] says how long a difference has been
-//! there. What is a fault at all is what neither kube-proxy's own way (graceful termination) nor the ledger of the drain explains.
+//! kube-proxy changes its tables all the time, and a change that it has not yet made is no fault: a [`Tracker`] says how long a difference has
+//! been there. A difference can be a fault only where neither kube-proxy's graceful termination nor the drain's ledger explains it.
 
 mod addresses;
 mod affinity;
@@ -41,7 +41,7 @@ pub enum Subject {
     Pair(Pair),
     /// A virtual server, there or not.
     Server(ServiceKey),
-    /// A conntrack entry; only what tells it from others.
+    /// A conntrack entry: only the fields that identify it.
     Flow(Flow),
     /// A client that Service affinity keeps at an endpoint.
     Client(Client),
@@ -50,7 +50,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// A flow: what of it changes while it lives is left out.
+    /// A flow, without the fields that change while it lives.
     pub fn flow(flow: &Flow) -> Self {
         Self::Flow(Flow { tcp: None, liberal: false, status: 0, timeout: 0, ..*flow })
     }
@@ -69,14 +69,14 @@ impl fmt::Display for Subject {
     }
 }
 
-/// When a difference is one at all.
+/// When a difference counts as a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Grace {
     /// Once kube-proxy has had two of its syncs.
     Sync,
     /// Once its graceful termination has looked twice (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go: one minute).
     Termination,
-    /// Never: it ends in order.
+    /// Never: the connections end in order.
     Draining,
 }
 
@@ -96,19 +96,19 @@ pub enum Mend {
 pub struct Difference {
     /// Of what kind.
     pub kind: Kind,
-    /// What it is about.
+    /// The subject of the difference.
     pub subject: Subject,
     /// Whose Service it is.
     pub service: Option<String>,
     /// What is wrong, in words.
     pub detail: String,
-    /// When it counts.
+    /// When the difference counts.
     pub grace: Grace,
-    /// What mends it; `None` where nothing of ours does.
+    /// What mends the difference; `None` where the agent does not.
     pub mend: Option<Mend>,
 }
 
-/// Differences of one kind that one reading keeps: where a watch has died every pair may differ.
+/// Most differences of one kind that a reading stores: where a watch has died every pair may differ.
 pub(crate) const AT_MOST: usize = 4_096;
 
 /// What a reading found.
@@ -120,7 +120,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Adds one, if there is room.
+    /// Adds a difference, if there is room.
     pub fn add(&mut self, kind: Kind, difference: impl FnOnce() -> Difference) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;

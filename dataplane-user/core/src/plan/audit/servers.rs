@@ -1,4 +1,4 @@
-//! IPVS beside what kube-proxy in that mode ought to have programmed (`syncProxyRules` and `syncEndpoint`, pkg/proxy/ipvs/proxier.go,
+//! Compares IPVS with what kube-proxy in IPVS mode ought to have programmed (`syncProxyRules` and `syncEndpoint`, pkg/proxy/ipvs/proxier.go,
 //! Kubernetes 1.36).
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -13,27 +13,27 @@ use crate::{
     plan::{Place, Proxy},
 };
 
-/// What is known beside the tables.
+/// What is known of the cluster, beside the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'a> {
-    /// Who exists.
+    /// The cluster.
     pub view: &'a ClusterView,
     /// The kube-proxy of this node.
     pub proxy: Proxy<'a>,
     /// Flagged nodes that are to be drained.
     pub flagged: &'a NodeSet,
-    /// What the drain has taken.
+    /// The destinations that the drain changed.
     pub ledger: &'a BTreeMap<Pair, Entry>,
     /// Virtual addresses of others.
     pub excluded: &'a [Cidr],
 }
 
-/// Looks at one virtual server after another.
+/// Compares one virtual server after another.
 #[derive(Debug)]
 pub struct Servers<'a> {
     cluster: Cluster<'a>,
     addresses: &'a Addresses<'a>,
-    /// Virtual addresses whose server was looked at.
+    /// Virtual addresses whose server was compared.
     seen: HashSet<(SocketAddr, Transport)>,
     /// Addresses of the node at which kube-proxy serves node ports: its configuration decides which (`nodePortAddresses`).
     node_addresses: BTreeSet<IpAddr>,
@@ -41,7 +41,7 @@ pub struct Servers<'a> {
 }
 
 impl<'a> Servers<'a> {
-    /// None seen yet.
+    /// A comparison that has seen no virtual server yet.
     pub fn new(cluster: Cluster<'a>, addresses: &'a Addresses<'a>) -> Self {
         let mut flagged = Backends::new();
         let nodes = cluster.flagged.iter().filter_map(|node| cluster.view.at(node));
@@ -50,10 +50,10 @@ impl<'a> Servers<'a> {
         Self { cluster, addresses, seen, node_addresses, flagged }
     }
 
-    /// Looks at a virtual server and its destinations.
+    /// Compares a virtual server and its destinations.
     pub fn look(&mut self, key: ServiceKey, found: &[Destination], out: &mut Found) {
         self.look_at_flagged(key, found, out);
-        // kube-proxy has none by mark.
+        // kube-proxy makes no virtual servers by mark.
         let ServiceKey::Address { address, protocol } = key else { return };
         let number = u8::try_from(protocol.0).unwrap_or(0);
         let Some((place, node_port)) = self.addresses.find(address, number) else {
@@ -79,7 +79,7 @@ impl<'a> Servers<'a> {
             let pair = Pair { service: key, destination: destination.address };
             match wanted.binary_search_by_key(&destination.address, |(socket, _)| *socket) {
                 Err(_) => self.stale(pair, destination, place, protocol, out),
-                // What is on a flagged node is the drain's, as long as there are others.
+                // A destination on a flagged node is the drain's, as long as there are others.
                 Ok(at) if others && self.is_flagged(wanted[at].1) => {}
                 Ok(_) if destination.weight == 0 => self.stray(pair, destination, place, out),
                 Ok(_) => {}
@@ -93,7 +93,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// To be called when all were looked at: which virtual servers are missing.
+    /// To be called when all virtual servers were compared: finds those that are missing.
     pub fn finish(&self, out: &mut Found) {
         let mut missing: Vec<(SocketAddr, Transport, Place)> = self
             .addresses
@@ -125,7 +125,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Where kube-proxy serves node ports: all such addresses where there is one at least; else the node's own, if it is of that family.
+    /// The addresses of this family at which kube-proxy serves node ports: all that were seen; where none was, the node's own.
     fn node_ports_at(&self, family: Family) -> Vec<IpAddr> {
         let served: Vec<IpAddr> =
             self.node_addresses.iter().copied().filter(|ip| Family::of(*ip) == family).collect();
@@ -136,7 +136,7 @@ impl<'a> Servers<'a> {
         own.into_iter().flatten().copied().find(|ip| Family::of(*ip) == family).into_iter().collect()
     }
 
-    /// A destination that kube-proxy would not have there.
+    /// Reports a destination that kube-proxy would not have there.
     fn stale(&self, pair: Pair, found: &Destination, place: Place, protocol: Protocol, out: &mut Found) {
         let service = self.addresses.service(place);
         let port = place.port as usize;
@@ -146,7 +146,7 @@ impl<'a> Servers<'a> {
         let (grace, mend) = match (found.weight, connections) {
             (0, 1..) if graceful => (Grace::Draining, None),
             (0, _) if graceful => (Grace::Termination, Some(delete(&pair))),
-            // It still runs, though nothing new is to go there: as kube-proxy, end it gently.
+            // The endpoint still runs, but nothing new is to go there: end it gently, as kube-proxy does.
             (1.., 1..) if graceful && listed => (Grace::Sync, Some(weigh(&pair, found, 0))),
             _ => (Grace::Sync, Some(delete(&pair))),
         };
@@ -162,7 +162,7 @@ impl<'a> Servers<'a> {
         });
     }
 
-    /// A destination of weight 0 that kube-proxy would use.
+    /// Reports a destination of weight 0 that kube-proxy would use.
     fn stray(&self, pair: Pair, found: &Destination, place: Place, out: &mut Found) {
         let entry = self.cluster.ledger.get(&pair);
         if entry.is_some_and(|entry| self.is_out(&entry.node)) {
@@ -173,8 +173,9 @@ impl<'a> Servers<'a> {
             || format!("weight 0, {connections} connections, and the endpoint is to be used"),
             |entry| format!("weight 0 for node {}, which is not flagged any more", entry.node),
         );
-        // With connections kube-proxy may be draining it, and the view may not say so yet. kube-proxy waits until there are none and does not look at the
-        // weight again (pkg/proxy/ipvs/graceful_termination.go): a weight that is raised would stay. Without any it adds what it wants.
+        // While it has connections kube-proxy may be draining it, and the view may not say so yet. kube-proxy waits until there are none and does not look at the
+        // weight again (pkg/proxy/ipvs/graceful_termination.go): a weight that is raised would stay. Without connections, kube-proxy adds a deleted destination again
+        // if it wants it.
         let mend = (entry.is_none() && connections == 0).then(|| Mend::Ipvs(delete(&pair)));
         out.add(Kind::StrayWeight, || Difference {
             kind: Kind::StrayWeight,
@@ -203,11 +204,11 @@ impl<'a> Servers<'a> {
         });
     }
 
-    /// What the drain ought to have taken: of any service that has somebody else.
+    /// Reports destinations that the drain ought to have drained: in any service that has other destinations.
     fn look_at_flagged(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
         for destination in self.on_flagged(key, found) {
             let connections = destination.active + destination.inactive;
-            // Templates alone are affinity's matter.
+            // Templates alone are the affinity part's matter.
             if destination.weight == 0 && connections == 0 {
                 continue;
             }
@@ -226,7 +227,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Looks at the persistence templates of a virtual server, in which IPVS keeps clients; they go with their destinations.
+    /// Reports persistence templates of a virtual server, by which IPVS keeps clients; they go with their destinations.
     pub fn look_at_templates(&self, key: ServiceKey, found: &[Destination], out: &mut Found) {
         for destination in self.on_flagged(key, found).filter(|destination| destination.persistent > 0) {
             out.add(Kind::FlaggedAffinity, || Difference {
@@ -243,7 +244,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// The destinations of flagged nodes; none where the virtual server has nobody else with weight.
+    /// The destinations on flagged nodes; none where the virtual server has no other destination with weight.
     fn on_flagged<'d>(
         &self,
         key: ServiceKey,
@@ -260,7 +261,7 @@ impl<'a> Servers<'a> {
         endpoint.node.is_some_and(|node| self.cluster.flagged.contains(node))
     }
 
-    /// Whether the node of this name is to be out.
+    /// Whether the node of this name is to be drained.
     fn is_out(&self, node: &str) -> bool {
         self.cluster.view.index(node).is_some_and(|node| self.cluster.flagged.contains(node))
     }

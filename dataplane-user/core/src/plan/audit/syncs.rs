@@ -1,13 +1,13 @@
-//! Whether kube-proxy does what it was asked to, by its own metrics.
+//! Whether kube-proxy does the syncs that it was asked for, by its own metrics.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{Difference, Found, Grace, Kind, Subject};
 
-/// A last sync that is older than this is stale, where another one was asked for since.
+/// A last sync that is older than this is stale where another sync was asked for since.
 const STALE: Duration = Duration::from_secs(120);
 
-/// When kube-proxy last did something, by the wall clock, in seconds since 1970. 0 for never.
+/// Times of kube-proxy's last syncs, by the wall clock, in seconds since 1970. 0 for never.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Syncs {
     /// A sync succeeded (`kubeproxy_sync_proxy_rules_last_timestamp_seconds`, pkg/proxy/metrics/metrics.go).
@@ -68,7 +68,7 @@ mod tests {
             (ago(300.0), ago(301.0)),
             (ago(300.0), ago(300.0)),
             (ago(119.0), ago(100.0)),
-            // Nothing was asked for yet, and clocks that differ.
+            // No sync was asked for yet; clocks that differ.
             (0.0, 0.0),
             (ago(-50.0), ago(-60.0)),
             (ago(300.0), f64::NAN),

@@ -7,30 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{Difference, Found, Grace, Kind, Part, Subject};
 
-/// kube-proxy looks once a minute at what it ends gently, however often it syncs (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go):
-/// two of its looks.
+/// Two checks of kube-proxy: it looks once a minute at destinations that it ends gently, however often it syncs (`rsCheckDeleteInterval`,
+/// pkg/proxy/ipvs/graceful_termination.go).
 const TERMINATION: Duration = Duration::from_secs(120);
 
 /// What a difference counts as.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[schemars(rename = "DifferenceState")]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It has been there for longer than it should be.
     Fault,
     /// kube-proxy may still mend it.
     New,
-    /// It ends in order: weight 0, and connections that go on.
+    /// A destination ends in order: it has weight 0, and its connections go on.
     Draining,
 }
 
 /// A difference that is there, and since when.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// As last read.
+    /// The difference as last read.
     pub difference: Difference,
-    /// When it was first seen, in readings without a gap.
+    /// When the difference was first seen, in readings without a gap.
     pub since: Duration,
-    /// What it counts as now.
+    /// What the difference counts as now.
     pub state: State,
 }
 
@@ -51,7 +54,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A difference is a fault after so long: two of kube-proxy's syncs.
+    /// `fault_after`: how long a difference must be there to be a fault, two of kube-proxy's syncs.
     pub fn new(fault_after: Duration) -> Self {
         Self { fault_after, entries: HashMap::new(), left_out: BTreeMap::new(), watched: BTreeMap::new() }
     }
@@ -61,7 +64,7 @@ impl Tracker {
         self.fault_after
     }
 
-    /// Takes a whole reading of a part: what is not in it is gone.
+    /// Takes a whole reading of a part: differences that are not in it are gone.
     pub fn note(&mut self, part: Part, found: Found, now: Duration) {
         self.watched.entry(part).or_insert(now);
         let mut before: HashMap<(Kind, Subject), Entry> =
@@ -70,31 +73,31 @@ impl Tracker {
         self.left_out.extend(found.left_out());
         for difference in found.differences {
             let key = (difference.kind, difference.subject.clone());
-            // A list that the kernel broke off tells some twice. What there was before was drained above.
+            // A listing that the kernel broke off has some entries twice. The entries from before were taken out above.
             if self.entries.contains_key(&key) {
                 continue;
             }
             let ends = |difference: &Difference| difference.grace == Grace::Draining;
-            // What ended in order and does not any more begins anew, and the other way round.
+            // A difference that ended in order and no longer does begins anew, and the other way round.
             let same = before.remove(&key).filter(|old| ends(&old.difference) == ends(&difference));
             let since = same.map_or(now, |old| old.since);
             self.entries.insert(key, Entry { difference, since });
         }
     }
 
-    /// A part cannot be looked at any more: nothing is known of it.
+    /// Forgets a part that cannot be read any more: nothing is known of it.
     pub fn forget(&mut self, part: Part) {
         self.watched.remove(&part);
         self.entries.retain(|(kind, _), _| kind.part() != part);
         self.left_out.retain(|kind, _| kind.part() != part);
     }
 
-    /// Since when a part has been looked at.
+    /// Since when a part has been read.
     pub fn watched(&self, part: Part) -> Option<Duration> {
         self.watched.get(&part).copied()
     }
 
-    /// All that is there.
+    /// All differences that are there.
     pub fn observed(&self, now: Duration) -> impl Iterator<Item = Observed> + '_ {
         self.entries.values().map(move |entry| Observed {
             difference: entry.difference.clone(),

@@ -1,14 +1,14 @@
-//! What is known of a service that keeps its destinations.
+//! A virtual service that is exempt from the drain.
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::cluster::NodeName;
 
-/// A service whose destinations on flagged nodes are left in place.
+/// A service that is exempt: its destinations on flagged nodes are left in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExemptService {
     /// The flagged nodes.
     pub nodes: BTreeSet<NodeName>,
-    /// Why.
+    /// Why the service is exempt.
     pub why: &'static str,
     pub(super) last: Duration,
 }

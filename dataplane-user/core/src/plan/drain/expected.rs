@@ -13,13 +13,13 @@ use crate::{
 pub(crate) enum Endpoint {
     /// kube-proxy uses it.
     Used,
-    /// It is an endpoint still, and kube-proxy gives it nothing new.
+    /// It is still an endpoint, but kube-proxy sends it no new traffic.
     Ending,
-    /// It is none of the Service.
+    /// It is no endpoint of the Service.
     Gone,
 }
 
-/// Which destinations kube-proxy wants on this node, as far as the view knows: a weight is restored only where it does. One that has left is
+/// The destinations that kube-proxy wants on this node, as far as the view knows: only their weights are restored. A destination whose endpoint has left is
 /// kube-proxy's to drain and to remove.
 #[derive(Debug, Default)]
 pub struct WantedDestinations {
@@ -29,12 +29,12 @@ pub struct WantedDestinations {
 }
 
 impl WantedDestinations {
-    /// For kube-proxy on the node of this name. `addresses`: of the view's Services.
+    /// The destinations for kube-proxy on the node of this name. `addresses`: those of the view's Services.
     pub fn new(view: Arc<ClusterView>, addresses: Arc<VirtualAddresses>, node: &NodeName) -> Self {
         Self { view, node: node.clone(), addresses }
     }
 
-    /// The same, of which nobody else has the addresses. Costs in proportion to the Services.
+    /// As [`Self::new`], where the addresses must be made first. Costs in proportion to the Services.
     pub fn of(view: &Arc<ClusterView>, node: &NodeName) -> Self {
         let addresses = VirtualAddresses::new(view.services.as_deref().unwrap_or_default());
         Self::new(Arc::clone(view), Arc::new(addresses), node)

@@ -1,4 +1,4 @@
-//! Fail open: a service that would have nobody left keeps its destinations.
+//! Fail open: a service that would have no destination left is exempt.
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use super::{Drain, SETTLED, exempt::ExemptService};
@@ -13,7 +13,7 @@ impl Drain {
         self.flagged.of_destination(&pair.service, pair.destination).copied()
     }
 
-    /// Whether the service has somebody else to send flows to; keeps a note where it has not.
+    /// Whether destinations of the service may be drained: it has others to send flows to. Where it has none, it is noted as exempt.
     pub(super) fn may_take(&mut self, key: ServiceKey, found: &[Destination], now: Duration) -> bool {
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
         let flagged: BTreeSet<usize> = found.iter().filter_map(|d| self.node_of(&pair(d))).collect();
@@ -42,7 +42,7 @@ impl Drain {
         false
     }
 
-    /// Whether what was ours is being restored at this very moment: it counts as there.
+    /// Whether a destination of ours is being restored at this very moment: it counts as there.
     pub(super) fn returns(&self, pair: &Pair, there: bool) -> bool {
         self.owned.get(pair).is_some_and(|owned| {
             owned.entry.original.weight > 0
@@ -52,7 +52,7 @@ impl Drain {
         })
     }
 
-    /// The same of something that is not among `found`, all of a service.
+    /// Whether a destination that is not among `found`, all of a service, is being restored.
     pub(super) fn comes_back(&self, key: ServiceKey, found: &[Destination]) -> bool {
         let absent = |destination: &SocketAddr| !found.iter().any(|d| d.address == *destination);
         let pairs = self.pairs_of(key).into_iter().filter(absent);

@@ -1,13 +1,13 @@
-//! Taking a flagged node's destinations out of IPVS, and putting them back. Pure: readings and outcomes in, changes and ledger lines out.
+//! Drains a flagged node from IPVS, and restores it. Pure: readings and outcomes in, changes and ledger lines out.
 //!
-//! The moves are those that kube-proxy leaves alone or that heal by themselves: weight 0 first, on every pair; then, once idle clients have
-//! been challenged, the destination is deleted, so that the kernel flushes its connections and persistence templates
-//! (`ip_vs_expire_nodest_conn_flush`, ip_vs_conn.c, Linux 5.9, where `expire_nodest_conn` is 1); then it is added again with weight 0. kube-proxy adds what is
-//! missing with weight 1, and leaves the weight of what is there alone but for its first sync (`syncEndpoint`, pkg/proxy/ipvs/proxier.go).
-//! A destination that is added before the flush is through takes its connections back (`ip_vs_trash_get_dest`, ip_vs_ctl.c), so there is a
+//! Only changes are made that kube-proxy leaves alone or that heal by themselves. First, every pair of service and destination gets weight 0. Then, once
+//! idle clients have been challenged, the destination is deleted, so that the kernel flushes its connections and persistence templates
+//! (`ip_vs_expire_nodest_conn_flush`, ip_vs_conn.c, Linux 5.9, where `expire_nodest_conn` is 1). Then it is added again with weight 0. kube-proxy adds missing
+//! destinations with weight 1, and but for its first sync leaves the weight of existing ones alone (`syncEndpoint`, pkg/proxy/ipvs/proxier.go).
+//! A destination that is added before the flush is through takes its connections back (`ip_vs_trash_get_dest`, ip_vs_ctl.c). So there is a
 //! wait in between, and its counters are read afterwards.
 //!
-//! Every decision is taken with a fresh reading of the service at hand ([`Drain::look`]); what others changed meanwhile is found there.
+//! Every decision is taken with a fresh reading of the service at hand ([`Drain::look`]), which shows what others changed meanwhile.
 
 mod exempt;
 mod expected;
@@ -44,18 +44,18 @@ use hash::Hashing;
 use owned::{Owned, Step};
 use raised::Raised;
 
-/// Up to so long after the flag TCP connections are left in place, so that idle clients can be challenged for their numbers: the question is
-/// translated by the connection, and whoever was not challenged by then hears nothing. A round over 100,000 flows takes more than a second, and so does
-/// any on a machine that has too much to do.
+/// How long after the flag TCP connections are left in place at most, so that idle clients can be challenged: IPVS translates a challenge by its connection,
+/// and a client that was not challenged by then hears nothing. A round over 100,000 flows takes more than a second, and so does any round on an overloaded
+/// machine.
 pub const CHALLENGE: Duration = Duration::from_secs(5);
-/// How soon what was changed is looked at.
+/// How soon a changed destination is looked at.
 const SOON: Duration = Duration::from_millis(5);
 /// How long a change that the kernel refused is not tried again.
 const REFUSED: Duration = Duration::from_secs(1);
-/// A service that was exempt whole is drained once it has had another destination for so long: endpoints come and go.
+/// A service that was exempt is drained once it has had another destination for this long: endpoints come and go.
 const SETTLED: Duration = Duration::from_secs(1);
-/// So long after something of ours is gone its service is looked at as often as if it were still there: kube-proxy adds again what it removed, and makes
-/// services anew.
+/// For this long after a destination of ours is gone, its service is looked at as often as before: kube-proxy may add the destination again, or make the
+/// service anew.
 const WATCHED: Duration = Duration::from_secs(60);
 
 /// A flagged node with what runs on it.
@@ -69,10 +69,10 @@ pub struct Flagged {
     pub challenged: bool,
 }
 
-/// What the kernel is set to.
+/// The settings by which the tables are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ground {
-    /// Whether tables are changed; else it is only reported what would be.
+    /// Whether tables are changed; else the report only says what would be.
     pub enforce: bool,
     /// `net.ipv4.vs.expire_nodest_conn`: whether deleting a destination removes its connections. Without, none is deleted.
     pub flushes: bool,
@@ -81,10 +81,10 @@ pub struct Ground {
 /// How many connections to destinations conntrack still has.
 pub type Counts = HashMap<Pair, usize>;
 
-/// A change to make, and what the ledger must say before.
+/// A change to make, and what must be written to the ledger before it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Act {
-    /// What it is about.
+    /// The pair to change.
     pub pair: Pair,
     /// To be written before the change is made.
     pub before: Option<Record>,
@@ -93,26 +93,26 @@ pub struct Act {
     kind: Kind,
 }
 
-/// In the order in which they are made: what lets traffic flow comes first.
+/// Kinds of acts, in the order in which these are made: changes that let traffic flow come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Kind {
     Restore,
     Forget,
-    /// Only to be written.
+    /// Only a line of the ledger to write.
     Note,
     Lower,
-    /// Weight 0 again for what was not to be raised.
+    /// Weight 0 again for a destination that should not have been restored.
     Recede,
     Bury,
     Delete,
-    /// What is not ours any more.
+    /// Delete a destination that is not ours any more.
     Remove,
 }
 
 #[derive(Debug)]
 struct Node {
     name: NodeName,
-    /// Since when it is waited for the end of the asking.
+    /// Since when the drain waits for the end of the challenges.
     since: Duration,
     challenged: bool,
 }
@@ -125,22 +125,22 @@ pub struct Drain {
     /// Backends of flagged nodes, by the node's position in `nodes`.
     flagged: Backends<usize>,
     owned: BTreeMap<Pair, Owned>,
-    /// Services that something of ours is gone from, and up to when they are looked at all the same.
+    /// Services whose destinations of ours are gone, and up to when they are looked at all the same.
     watched: BTreeMap<ServiceKey, Duration>,
     exempt: BTreeMap<ServiceKey, ExemptService>,
     wanted: WantedDestinations,
-    /// When the source last said that it is as `wanted` has it.
+    /// When the source last confirmed the view of `wanted`.
     confirmed: Duration,
-    /// Destinations that were given a weight again, as long as it is not certain that kube-proxy was not draining them.
+    /// Destinations whose weight was restored, as long as kube-proxy may have been draining them.
     raised: BTreeMap<Pair, Raised>,
-    /// All is restored, whatever the source says: nobody will do it later.
+    /// Whether the agent ends: all is restored, whatever the source says, since nobody will do it later.
     ending: bool,
-    /// Observe mode: what would be taken.
+    /// In observe mode: the destinations that would be drained, by the positions of their nodes.
     planned: BTreeMap<ServiceKey, Vec<usize>>,
 }
 
 impl Drain {
-    /// Goes on with what the ledger says.
+    /// Goes on from the entries of the ledger.
     pub fn new(ground: Ground, entries: BTreeMap<Pair, Entry>) -> Self {
         Self {
             ground,
@@ -157,7 +157,7 @@ impl Drain {
         }
     }
 
-    /// What the kernel is set to now. True where every service must be looked at: tables are changed that were not, or the other way round.
+    /// Sets the settings. True where every service must be looked at: whether tables are changed has turned.
     pub fn set_ground(&mut self, ground: Ground, now: Duration) -> bool {
         let turned = std::mem::replace(&mut self.ground, ground).enforce != ground.enforce;
         if turned {
@@ -169,7 +169,7 @@ impl Drain {
         turned
     }
 
-    /// What kube-proxy wants now.
+    /// Sets the destinations that kube-proxy wants.
     pub fn set_wanted(&mut self, wanted: WantedDestinations) {
         self.wanted = wanted;
         for (pair, owned) in &mut self.owned {
@@ -180,12 +180,12 @@ impl Drain {
         self.hold_raised();
     }
 
-    /// Who is flagged now. True where every service must be looked at: other nodes are flagged, or they have other backends.
+    /// Sets the flagged nodes. True where every service must be looked at: other nodes are flagged, or they have other backends.
     pub fn set_flagged(&mut self, flagged: &[Flagged], now: Duration) -> bool {
         let nodes = std::mem::take(&mut self.nodes);
         let before = std::mem::take(&mut self.flagged);
         for (at, node) in flagged.iter().enumerate() {
-            // Where clients are to be challenged once more, that is waited for anew.
+            // Where clients are to be challenged once more, the wait for that begins anew.
             let known =
                 nodes.iter().find(|old| old.name == node.name && (!old.challenged || node.challenged));
             let since = known.map_or(now, |old| old.since);
@@ -211,25 +211,25 @@ impl Drain {
         !same
     }
 
-    /// Services with something of ours, and those that had something until a moment ago.
+    /// Services with destinations of ours, and those that had one until a moment ago.
     pub fn services(&mut self, now: Duration) -> BTreeSet<ServiceKey> {
         self.watched.retain(|_, until| *until > now);
         let owned = self.owned.keys().map(|pair| pair.service);
         owned.chain(self.watched.keys().copied()).chain(self.receding(now)).collect()
     }
 
-    /// Whether there are any.
+    /// Whether there are services with destinations of ours, or that had one until a moment ago.
     pub fn has_services(&self) -> bool {
         !(self.owned.is_empty() && self.watched.is_empty())
     }
 
-    /// Those with something of ours that wants to be looked at now.
+    /// Services with destinations of ours to look at now.
     pub fn due(&self, now: Duration) -> BTreeSet<ServiceKey> {
         let due = self.owned.iter().filter(|(_, owned)| owned.due <= now);
         due.map(|(pair, _)| pair.service).chain(self.receding(now)).collect()
     }
 
-    /// When the next one wants to be.
+    /// When to look at the next destination.
     pub fn next_due(&self) -> Option<Duration> {
         let owned = self.owned.values().map(|owned| owned.due).filter(|due| *due != Duration::MAX);
         owned.chain(self.raised.values().filter_map(|raised| raised.due())).min()
@@ -244,12 +244,12 @@ impl Drain {
         self.owned.iter().filter(|(_, owned)| waits(owned)).map(|(pair, _)| *pair).collect()
     }
 
-    /// All that is ours.
+    /// All destinations of ours.
     pub fn ours(&self) -> Vec<Pair> {
         self.owned.keys().copied().collect()
     }
 
-    /// Whether anything is ours.
+    /// Whether no destination is ours.
     pub fn is_empty(&self) -> bool {
         self.owned.is_empty()
     }
@@ -259,18 +259,18 @@ impl Drain {
         self.owned.len()
     }
 
-    /// What is ours, as the ledger has it.
+    /// The destinations of ours, as the ledger has them.
     pub fn entries(&self) -> BTreeMap<Pair, Entry> {
         self.owned.iter().map(|(pair, owned)| (*pair, owned.stored())).collect()
     }
 
-    /// Told which services there are of those that it [`knows`](Self::knows), so that nothing is said of others.
+    /// Takes which of the services that the drain [`knows`](Self::knows) exist, so that the report says nothing of others.
     pub fn listed(&mut self, services: &BTreeSet<ServiceKey>) {
         self.exempt.retain(|key, _| services.contains(key));
         self.planned.retain(|key, _| services.contains(key));
     }
 
-    /// A service that is not there.
+    /// Gives up a service that is not there.
     pub fn gone(&mut self, key: ServiceKey, acts: &mut Vec<Act>) {
         self.exempt.remove(&key);
         self.planned.remove(&key);
@@ -278,7 +278,7 @@ impl Drain {
         acts.extend(self.pairs_of(key).into_iter().map(|at| forget(Pair { service: key, destination: at })));
     }
 
-    /// Looks at a service as it is now and adds what is to be done about it.
+    /// Looks at a service as it is now and adds the acts that are due.
     pub fn look(
         &mut self,
         service: &Service,
@@ -338,7 +338,7 @@ impl Drain {
         acts.sort_by_key(|act| (act.kind, act.pair));
     }
 
-    /// Whether a destination is on a flagged node. A service that has none, and of which nothing is known, need not be looked at.
+    /// Whether a destination is on a flagged node. A service without such destinations, and of which nothing is known, need not be looked at.
     pub fn concerns(&self, service: &ServiceKey, destination: SocketAddr) -> bool {
         self.flagged.of_destination(service, destination).is_some()
     }

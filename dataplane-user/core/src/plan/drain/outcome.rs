@@ -1,4 +1,4 @@
-//! What the kernel made of an act.
+//! The outcomes of acts.
 use std::time::Duration;
 
 use super::{Act, Drain, Kind, REFUSED, SOON, WATCHED, owned::Step};
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Drain {
-    /// Takes note of what came of an act; gives what is to be written now.
+    /// Takes the outcome of an act. Returns what must be written to the ledger now.
     pub fn done(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
         let pair = act.pair;
         match act.kind {
@@ -26,7 +26,7 @@ impl Drain {
                 | (Kind::Restore, Outcome::Done)
         );
         if forgotten {
-            // Others removed it, or it is as it was.
+            // Others removed the destination, or it is restored.
             if self.node_of(&pair).is_some() {
                 self.watched.insert(pair.service, now + WATCHED);
             }
@@ -52,10 +52,11 @@ impl Drain {
             (Kind::Bury, Outcome::Done) => {
                 owned.problem = None;
                 owned.entry.phase = Phase::Tombstone;
-                (owned.step, owned.due) = (Step::Resting, now + SOON);
+                owned.step = Step::Resting;
+                owned.due = now + SOON;
                 Some(Record::Phase(pair, Phase::Tombstone))
             }
-            // Somebody else added it: the next reading says how.
+            // Somebody else added the destination: the next reading says how.
             (_, Outcome::Exists) => {
                 owned.due = now;
                 None

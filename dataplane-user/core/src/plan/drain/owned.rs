@@ -1,4 +1,4 @@
-//! One destination on its way out and back: how far it is, and when it goes on.
+//! One destination that is drained and restored: how far it is, and when it goes on.
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Shortest time between deleting a destination and adding it again. The kernel begins to flush a tick after the deletion and walks the whole table of
-/// connections (`ip_vs_enqueue_expire_nodest_conns`); it doubles with each time that connections were left.
+/// connections (`ip_vs_enqueue_expire_nodest_conns`). The time doubles with each flush that left connections.
 const FLUSH: Duration = Duration::from_millis(100);
 /// Longest time between two tries. A connection that is held (`expire_later`, ip_vs_conn.c) goes away within a minute.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -24,35 +24,35 @@ pub(super) enum Step {
     Draining,
     /// It is deleted, and its connections are being removed.
     Flushing { since: Duration },
-    /// It stands there with weight 0 and without connections.
+    /// It has weight 0 and no connections.
     Resting,
     /// It is deleted for good.
     Gone,
 }
 
-/// A destination that is ours to restore.
+/// A destination that the agent has drained and must restore.
 #[derive(Clone, Debug)]
 pub(super) struct Owned {
     pub(super) entry: Entry,
     pub(super) step: Step,
-    /// When it wants to be looked at; `Duration::MAX` where nothing but a change of others matters.
+    /// When to look at the destination; `Duration::MAX` where only a change by others matters.
     pub(super) due: Duration,
-    /// The kernel refused something: nothing before this.
+    /// The kernel refused a change: no other is tried before this time.
     pub(super) not_before: Duration,
-    /// How often it was flushed and had connections all the same.
+    /// How often the destination was flushed and had connections all the same.
     pub(super) rounds: u32,
-    /// When that was last.
+    /// When the destination was flushed last.
     pub(super) flushed: Option<Duration>,
     pub(super) problem: Option<String>,
-    /// Why it is not restored though its node is not flagged any more.
+    /// Why the destination is not restored although its node is not flagged any more.
     pub(super) waits: Option<&'static str>,
-    /// When its weight was last set to 0; `None`: by an earlier agent, and it was not looked at since.
+    /// When its weight was last set to 0; `None`: by an earlier agent, and this one has not looked at it yet.
     pub(super) since: Option<Duration>,
-    /// kube-proxy uses its endpoint, as the view has it.
+    /// Whether kube-proxy uses its endpoint, by the view.
     pub(super) used: bool,
-    /// kube-proxy has no use for it any more, as far as is known: its weight of 0 is not ours then.
+    /// Whether kube-proxy uses it no more, as far as is known: then its weight of 0 is not ours.
     pub(super) left: bool,
-    /// What the ledger says of that.
+    /// The value of `left` in the ledger.
     pub(super) noted: bool,
 }
 
@@ -74,14 +74,14 @@ impl Owned {
         }
     }
 
-    /// What the view says of its endpoint now. Whether it has left since, or is back.
+    /// Takes what the view says of its endpoint. Whether the endpoint has left since, or is back.
     pub(super) fn heed(&mut self, endpoint: Option<Endpoint>) -> bool {
         self.used = endpoint == Some(Endpoint::Used);
         let left = endpoint.is_some() && !self.used;
         std::mem::replace(&mut self.left, left) != left
     }
 
-    /// As the ledger has it: whoever restores it without knowing the cluster gives no weight to what has left.
+    /// The entry for the ledger. The guard, which restores without knowing the cluster, must give no weight to an endpoint that has left.
     pub(super) fn stored(&self) -> Entry {
         let mut entry = self.entry.clone();
         if self.noted {
@@ -90,11 +90,11 @@ impl Owned {
         entry
     }
 
-    /// From the ledger: the next reading says how far it really is.
+    /// A destination from the ledger: the next reading says how far it really is.
     pub(super) fn adopted(entry: Entry) -> Self {
         let step = match entry.phase {
             Phase::Lowered => Step::Lowering,
-            // Since when is not known: the wait begins anew.
+            // When it was deleted is not known, so the wait begins anew.
             Phase::Deleted => Step::Draining,
             Phase::Tombstone => Step::Resting,
         };
@@ -105,7 +105,7 @@ impl Owned {
         FLUSH * 2_u32.pow(self.rounds.min(4))
     }
 
-    /// When it may be flushed once more.
+    /// When the destination may be flushed once more.
     pub(super) fn again(&self) -> Duration {
         match self.flushed {
             None => Duration::ZERO,
@@ -114,7 +114,7 @@ impl Owned {
     }
 }
 
-/// Before every pair of a service.
+/// The lower bound of all pairs of a service.
 pub(super) fn first_of(key: ServiceKey) -> Pair {
     Pair { service: key, destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) }
 }

@@ -1,22 +1,22 @@
-//! What is known of a destination that was given a weight again.
+//! A destination whose weight was restored.
 use std::time::Duration;
 
 use super::expected::Endpoint;
 use crate::cluster::NodeName;
 
-/// A destination that was given a weight again.
+/// A destination whose weight was restored, and of which kube-proxy may still turn out to drain it.
 #[derive(Clone, Debug)]
 pub(super) struct Raised {
     pub(super) node: NodeName,
     pub(super) weight: u32,
-    /// When.
+    /// When the weight was restored.
     pub(super) at: Duration,
-    /// The view has it no more as one that kube-proxy uses: as what, and when it wants to be looked at.
+    /// Where kube-proxy uses it no more, by the view: what the view says of it, and when to look at it.
     pub(super) left: Option<(Endpoint, Duration)>,
 }
 
 impl Raised {
-    /// When it wants to be looked at.
+    /// When to look at the destination.
     pub(super) fn due(&self) -> Option<Duration> {
         self.left.map(|(_, due)| due)
     }

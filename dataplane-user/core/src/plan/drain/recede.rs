@@ -1,4 +1,4 @@
-//! Taking back what a restore raised and kube-proxy was draining all the same: the view was behind.
+//! Takes a restored weight back where kube-proxy turns out to have been draining the destination: the view was behind.
 use std::time::Duration;
 
 use super::{
@@ -14,7 +14,7 @@ use crate::{
     ledger::{Entry, Pair, Phase, Record},
 };
 
-/// So many are remembered at most. `nodefence audit` finds the others (`stale-destination`).
+/// How many restored destinations are remembered at most. `nodefence audit` finds the others (`stale-destination`).
 const REMEMBERED: usize = 65_536;
 
 /// A destination whose weight of 0 is kube-proxy's, as far as the view knows.
@@ -27,15 +27,15 @@ fn drained_by_kube_proxy(raised: &Raised, original: &Destination, now: Duration)
 }
 
 impl Drain {
-    /// Whether the next view may have something taken back.
+    /// Whether the next view may have a weight taken back.
     pub fn remembers(&self) -> bool {
         !self.raised.is_empty()
     }
 
-    /// It has its weight again.
+    /// Remembers a destination that has its weight again.
     pub(super) fn remember_raised(&mut self, pair: Pair, owned: Owned, now: Duration) {
         let Entry { node, original, .. } = owned.entry;
-        // Of what the view does not know the next one says nothing either.
+        // Of a destination that the view does not know the next view says nothing either.
         // In observe mode nothing is changed but what an earlier agent drained.
         let may_recede = owned.used && original.weight != 0 && self.ground.enforce;
         if may_recede && self.raised.len() < REMEMBERED {
@@ -43,7 +43,7 @@ impl Drain {
         }
     }
 
-    /// Holds them against another view.
+    /// Compares the remembered destinations with another view.
     pub(super) fn hold_raised(&mut self) {
         let wanted = &self.wanted;
         self.raised.retain(|pair, raised| {
@@ -59,19 +59,19 @@ impl Drain {
         self.trust_raised();
     }
 
-    /// Of what is an endpoint by a view that was confirmed after it was given its weight, kube-proxy drained nothing before.
+    /// Forgets destinations that are endpoints in a view that was confirmed after they were given their weight: kube-proxy was not draining them.
     pub(super) fn trust_raised(&mut self) {
         let confirmed = self.confirmed;
         self.raised.retain(|_, raised| raised.left.is_some() || raised.at >= confirmed);
     }
 
-    /// Services with some that have left.
+    /// Services with remembered destinations that have left and are due.
     pub(super) fn receding(&self, now: Duration) -> impl Iterator<Item = ServiceKey> {
         let due = self.raised.iter().filter(move |(_, raised)| raised.due().is_some_and(|due| due <= now));
         due.map(|(pair, _)| pair.service)
     }
 
-    /// Takes the weight back from one that has left, where nobody else has set another one since.
+    /// Takes the weight of a destination that has left back, where nobody else has set another weight since.
     pub(super) fn recede(
         &mut self,
         pair: &Pair,
@@ -85,7 +85,7 @@ impl Drain {
             self.raised.remove(pair);
             return None;
         }
-        // Fail open: as long as nobody else has a weight, it keeps its own.
+        // Fail open: as long as no other destination has a weight, this one keeps its own.
         let others = all.iter().filter(|other| other.weight > 0).any(|other| {
             let other = Pair { service: pair.service, destination: other.address };
             self.node_of(&other).is_none()
@@ -95,7 +95,8 @@ impl Drain {
             self.look_later(pair, now + SETTLED);
             return None;
         }
-        // What still serves to its end keeps its connections, as kube-proxy has it; and those of what is deleted would hang where the kernel does not flush them.
+        // An endpoint that still serves to its end keeps its connections, as with kube-proxy. And where the kernel does not flush, connections of a deleted
+        // destination would hang.
         let ends = endpoint == Endpoint::Ending && is_drained(pair.service);
         let gently = found.has_connections() && (ends || !self.ground.flushes);
         if !gently {
@@ -110,11 +111,11 @@ impl Drain {
         Some(Act { pair: *pair, before, change, kind: Kind::Recede })
     }
 
-    /// What came of giving it weight 0 again. Only then it is ours.
+    /// Takes the outcome of setting the weight to 0 again. Only once that is done, the destination is ours.
     pub(super) fn receded(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
         let pair = act.pair;
         let Some(raised) = self.raised.get(&pair).filter(|_| !self.owned.contains_key(&pair)) else {
-            // It became ours in another way meanwhile, and the ledger says how; or it is not known to the view any more.
+            // The destination became ours in another way meanwhile, and the ledger says how; or the view does not know it any more.
             return (!self.owned.contains_key(&pair)).then_some(Record::Drop(pair));
         };
         match (outcome, &act.change) {
@@ -132,7 +133,7 @@ impl Drain {
         }
     }
 
-    /// Those of a service that are not there any more.
+    /// Forgets destinations of a service that are not there any more.
     pub(super) fn forget_raised(&mut self, key: ServiceKey, found: &[Destination], now: Duration) {
         let of_service = self.raised.range(first_of(key)..);
         let of_service = of_service.take_while(|(pair, _)| pair.service == key);
@@ -144,7 +145,7 @@ impl Drain {
         }
     }
 
-    /// What came of its removal.
+    /// Takes the outcome of removing a destination.
     pub(super) fn removed(&mut self, pair: &Pair, outcome: Outcome, now: Duration) {
         match outcome {
             Outcome::Refused(_) => self.look_later(pair, now + REFUSED),

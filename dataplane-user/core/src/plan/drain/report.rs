@@ -13,21 +13,21 @@ use crate::{
 /// How far a node is drained.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Pairs of service and destination that get nothing new and have no connections left.
+    /// Pairs of service and destination that get no new connections and have none left.
     pub taken: usize,
-    /// Pairs that get nothing new and whose connections are not gone yet.
+    /// Pairs that get no new connections and whose connections are not gone yet.
     pub waiting: usize,
-    /// Pairs that would be taken (observe mode).
+    /// Pairs that would be drained (observe mode).
     pub planned: usize,
-    /// Services that keep their destinations on the node, and why.
+    /// Exempt services, which keep their destinations on the node, and why.
     pub exempt: Vec<(ServiceKey, &'static str)>,
     /// What went wrong with a pair.
     pub problems: Vec<String>,
 }
 
 impl Drain {
-    /// Pairs whose connections find another destination when they are begun anew. A SYN that comes again for a connection to weight 0 is scheduled
-    /// anew, a datagram only where the destination is gone, or was meanwhile (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c; expire_nodest_conn).
+    /// Pairs whose connections find another destination when they are begun anew. A repeated SYN of a connection to weight 0 is scheduled anew; a datagram
+    /// only where the destination is gone, or was meanwhile (`ip_vs_in`, net/netfilter/ipvs/ip_vs_core.c; expire_nodest_conn).
     pub fn balanced(&self) -> HashSet<Pair> {
         let udp = |pair: &Pair| matches!(pair.service, ServiceKey::Address { protocol, .. } if protocol == Protocol::UDP);
         let is = |(pair, owned): &(&Pair, &Owned)| match owned.step {
@@ -38,7 +38,7 @@ impl Drain {
         self.owned.iter().filter(is).map(|(pair, _)| *pair).collect()
     }
 
-    /// By node. A node that is not flagged any more is there as long as something of it is to be restored.
+    /// The reports, by node. A node that is not flagged any more is there as long as a destination of it is to be restored.
     pub fn report(&self) -> BTreeMap<NodeName, Report> {
         let mut all: BTreeMap<NodeName, Report> =
             self.nodes.iter().map(|node| (node.name.clone(), Report::default())).collect();

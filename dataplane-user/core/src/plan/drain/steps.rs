@@ -1,4 +1,4 @@
-//! The steps of one destination on its way out and back.
+//! The steps by which one destination is drained and restored.
 use std::time::Duration;
 
 use super::{
@@ -13,27 +13,27 @@ use crate::{
     ledger::{Entry, Pair, Phase, Record},
 };
 
-/// How long the flush is waited for where conntrack cannot tell.
+/// How long to wait for the flush where conntrack cannot tell.
 const FLUSH_UNSEEN: Duration = Duration::from_millis(300);
-/// How long conntrack is believed that there is something left: the counters of the destination decide.
+/// How long to wait for the flush at most where conntrack says that connections are left: after that the destination's counters decide.
 const FLUSH_LONGEST: Duration = Duration::from_secs(2);
-/// How soon conntrack is challenged again.
+/// How soon conntrack is read again.
 const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
 /// Why a weight is not restored.
 const LEFT: &str = "keeps weight 0: its endpoint is not to be used any more, as the source of nodes has it";
 
-/// Whether its connections are left in place until idle clients have been challenged.
-fn is_asked(key: ServiceKey) -> bool {
+/// Whether a service's connections are left in place until idle clients have been challenged.
+fn is_challenged(key: ServiceKey) -> bool {
     match key {
         ServiceKey::Address { protocol, .. } => protocol == Protocol::TCP,
-        // Of whatever protocol.
+        // Its protocol is not known.
         ServiceKey::Mark { .. } => true,
     }
 }
 
 impl Drain {
-    /// A destination that is not ours yet.
+    /// Begins to drain a destination that is not ours yet.
     pub(super) fn take(
         &mut self,
         pair: Pair,
@@ -43,7 +43,7 @@ impl Drain {
         now: Duration,
     ) -> Option<Act> {
         self.raised.remove(&pair);
-        // Nothing new gets there anyway, and there is nothing to flush.
+        // No new connection gets there anyway, and there is nothing to flush.
         if found.weight == 0 && !(found.is_used() && self.ground.flushes) {
             return None;
         }
@@ -67,7 +67,7 @@ impl Drain {
         Some(act)
     }
 
-    /// A destination of ours that is there.
+    /// The next step of a destination of ours that is there.
     pub(super) fn advance(
         &mut self,
         pair: &Pair,
@@ -86,12 +86,12 @@ impl Drain {
         }
         let act = |before, change, kind| Some(Act { pair: *pair, before, change: Some(change), kind });
         if found.weight != 0 {
-            // Others set it while it was ours: what they want is what is restored.
+            // Others set the weight while the destination was ours: their weight is the one to restore.
             owned.entry.node.clone_from(name);
             owned.entry.original = without_counters(found);
             owned.due = now + SOON;
             if owned.step == Step::Gone && flushes {
-                // Its clients were elsewhere until just now: none is to be challenged.
+                // The destination was gone until just now, so it has no idle clients to challenge.
                 return act(Some(Record::Own(*pair, owned.stored())), delete(pair), Kind::Delete);
             }
             owned.step = Step::Lowering;
@@ -103,24 +103,25 @@ impl Drain {
         let stands = hashing == Hashing::None || (hashing == Hashing::Remembers && buried(owned));
         if !found.is_used() && stands {
             owned.rounds = if owned.step == Step::Resting { 0 } else { owned.rounds };
-            (owned.step, owned.due) = (Step::Resting, Duration::MAX);
+            owned.step = Step::Resting;
+            owned.due = Duration::MAX;
             if owned.entry.phase == Phase::Deleted {
-                // Added by us, and we ended before we wrote it, or by others. Should it go away, that is theirs.
+                // Either an earlier agent added it and ended before it wrote so, or others did. If it goes away, others removed it.
                 owned.entry.phase = Phase::Tombstone;
                 let before = Some(Record::Phase(*pair, Phase::Tombstone));
                 return Some(Act { pair: *pair, before, change: None, kind: Kind::Note });
             }
             return None;
         }
-        // What was flushed and is used all the same waits longer each time.
+        // A destination that was flushed and is used all the same waits longer each time.
         if matches!(owned.step, Step::Resting | Step::Flushing { .. }) && owned.flushed.is_some() {
             owned.rounds += 1;
         }
         owned.step = Step::Draining;
         let mut begin = owned.again();
-        // Where new clients are refused meanwhile, only for such as can be challenged.
+        // Where new clients are refused meanwhile, wait only if there are clients to challenge.
         let waits = hashing == Hashing::None || found.active > 0;
-        if owned.flushed.is_none() && is_asked(pair.service) && !challenged && waits {
+        if owned.flushed.is_none() && is_challenged(pair.service) && !challenged && waits {
             begin = begin.max(*since + CHALLENGE);
         }
         if !flushes {
@@ -134,11 +135,11 @@ impl Drain {
         owned.flushed = Some(now);
         owned.due = now + owned.shortest_wait();
         owned.entry.phase = Phase::Deleted;
-        // Whole: the line that made it ours may not have been written.
+        // The whole entry: the line that made the destination ours may not have been written.
         act(Some(Record::Own(*pair, owned.stored())), delete(pair), Kind::Delete)
     }
 
-    /// A destination of ours that is missing.
+    /// The next step of a destination of ours that is missing.
     pub(super) fn missing(
         &mut self,
         pair: &Pair,
@@ -164,7 +165,8 @@ impl Drain {
             }
         };
         if hashing == Hashing::Always {
-            (owned.step, owned.due) = (Step::Gone, Duration::MAX);
+            owned.step = Step::Gone;
+            owned.due = Duration::MAX;
             return None;
         }
         let shortest = owned.shortest_wait();
@@ -184,15 +186,16 @@ impl Drain {
         Some(Act { pair: *pair, before: None, change, kind: Kind::Bury })
     }
 
-    /// Writes down that kube-proxy has no use for a destination of ours any more, or has one again.
+    /// Writes to the ledger that kube-proxy does not use a destination of ours any more, or uses it again.
     pub(super) fn note(&mut self, pair: &Pair, now: Duration) -> Option<Act> {
         let owned = self.owned.get_mut(pair).filter(|owned| owned.left != owned.noted)?;
-        (owned.noted, owned.due) = (owned.left, now);
+        owned.noted = owned.left;
+        owned.due = now;
         let before = Some(Record::Own(*pair, owned.stored()));
         Some(Act { pair: *pair, before, change: None, kind: Kind::Note })
     }
 
-    /// A destination of ours that is to be as it was. `waits`: unless it is not certain that kube-proxy is not draining it.
+    /// Restores a destination of ours. `waits`: not as long as kube-proxy may be draining it.
     pub(super) fn restore(
         &mut self,
         pair: &Pair,
@@ -208,12 +211,14 @@ impl Drain {
             if found.is_none_or(|found| found.weight != 0) {
                 return Some(forget(*pair));
             }
-            // kube-proxy will remove it, or it will be wanted again, perhaps before kube-proxy saw that it was not.
-            (owned.waits, owned.due) = (Some(LEFT), Duration::MAX);
+            // kube-proxy will remove it, or will want it again, perhaps before it noticed the change.
+            owned.waits = Some(LEFT);
+            owned.due = Duration::MAX;
             return None;
         }
         if unsure {
-            (owned.waits, owned.due) = (Some(UNSURE), Duration::MAX);
+            owned.waits = Some(UNSURE);
+            owned.due = Duration::MAX;
             return None;
         }
         match undo(pair, &owned.entry, found) {
@@ -227,7 +232,7 @@ impl Drain {
     }
 }
 
-/// Whether what stands there was added with weight 0 and not lowered.
+/// Whether the destination was added with weight 0 rather than lowered to it.
 fn buried(owned: &Owned) -> bool {
     matches!(owned.entry.phase, Phase::Tombstone)
 }

@@ -3,11 +3,11 @@ use crate::{
     ledger::{Entry, Pair, Phase},
 };
 
-/// What is to be done so that a destination that was drained is as it was; `None`: nothing, it is as it was, or somebody else's by now.
-/// `found`: as it is now; the service is there.
+/// The change that restores a drained destination; `None` where there is nothing to do: it is as it was, or others have changed it.
+/// `found`: the destination as it is now. Its service is there.
 ///
-/// Of what is ours only a weight of 0 and a deletion are taken back: a weight that is not 0 any more was set by others, and a
-/// destination that is missing where we left one was removed by them.
+/// Only a weight of 0 and a deletion are undone: a weight that is not 0 any more was set by others, and a destination that is
+/// missing although we left one was removed by others.
 pub fn undo(pair: &Pair, entry: &Entry, found: Option<&Destination>) -> Option<Change> {
     let original = &entry.original;
     match found {

@@ -1,9 +1,9 @@
-//! What kube-proxy may be draining on its own account, though its weight of 0 is ours.
+//! Destinations that kube-proxy may be draining too, although their weight of 0 is ours.
 //!
 //! Where an endpoint ends, kube-proxy sets its weight to 0 and waits until there are no connections. It does not look at the weight again
-//! (`GracefulDeleteRS`, `deleteRsFunc`, pkg/proxy/ipvs/graceful_termination.go): one that we raise stays, and new clients go to a pod that is on its way out.
-//! A view that is behind does not tell. So with connections a weight waits for one that its source confirmed after our drain began: what is an endpoint there
-//! kube-proxy was not draining before.
+//! (`GracefulDeleteRS`, `deleteRsFunc`, pkg/proxy/ipvs/graceful_termination.go): a weight that we raise stays, and new clients go to a pod that is on its way
+//! out. A view that is behind does not show this. So the weight of a destination with connections is restored only once the source confirmed a view after our
+//! drain began: kube-proxy was not draining a destination that is an endpoint in that view.
 use std::time::Duration;
 
 use super::Drain;
@@ -17,7 +17,7 @@ pub(super) const UNSURE: &str = "keeps weight 0 while it has connections: kube-p
      its endpoint since our drain began (a cluster file does when it is written or touched)";
 
 impl Drain {
-    /// The source said then (CLOCK_MONOTONIC) that it is as [`Drain::set_wanted`] was told last.
+    /// The source confirmed at this time (CLOCK_MONOTONIC) the view that [`Drain::set_wanted`] was given last.
     pub fn confirm(&mut self, at: Duration) {
         if at <= self.confirmed {
             return;
@@ -27,14 +27,14 @@ impl Drain {
         self.trust_raised();
     }
 
-    /// This agent ends: from now on nothing waits for the source.
+    /// This agent ends: from now on no weight waits for the source.
     pub fn end(&mut self) {
         self.ending = true;
         self.raised.clear();
         self.look_at_unsure();
     }
 
-    /// Each of those that waited is due until a whole reading of its service has been looked at.
+    /// Makes each destination that waited due, until a whole reading of its service has been looked at.
     fn look_at_unsure(&mut self) {
         for owned in self.owned.values_mut().filter(|owned| owned.waits == Some(UNSURE)) {
             owned.due = Duration::ZERO;
@@ -43,19 +43,19 @@ impl Drain {
 
     /// Whether kube-proxy may be draining a destination of ours that is there.
     pub(super) fn is_unsure(&self, pair: &Pair, found: &Destination) -> bool {
-        // UDP and SCTP it removes at once (`IsRsGracefulTerminationNeeded`, pkg/proxy/ipvs/util), and templates do not count.
+        // kube-proxy removes UDP and SCTP destinations at once (`IsRsGracefulTerminationNeeded`, pkg/proxy/ipvs/util), and templates do not count.
         let drains = is_drained(pair.service) && found.weight == 0 && found.has_connections();
         drains
             && !self.ending
             && self.owned.get(pair).is_some_and(|owned| {
-                // What the view does not know is nothing of kube-proxy's, or nobody can tell.
+                // A destination that the view does not know is not kube-proxy's, or nobody can tell.
                 owned.used
                     && owned.entry.original.weight != 0
                     && owned.since.is_none_or(|since| self.confirmed <= since)
             })
     }
 
-    /// Whether what is [unsure](Self::is_unsure) of a service may wait: only where it has somebody else meanwhile.
+    /// Whether a service's [unsure](Self::is_unsure) destinations may wait: only where the service has others meanwhile.
     pub(super) fn may_wait(&self, key: ServiceKey, found: &[Destination]) -> bool {
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
         let is_unsure = |destination: &&Destination| self.is_unsure(&pair(destination), destination);

@@ -55,7 +55,7 @@ fn build(ends: &Tuple, hops: u8, flags: u8, options: &[u8], payload: &[u8]) -> V
 }
 
 proptest! {
-    /// What a client sent, sent on by a proxy: it is put together again to the byte, whatever stands in the checksum fields.
+    /// A client's packet that kube-proxy translated is made again to the byte, whatever stands in the checksum fields.
     #[test]
     fn a_packet_is_again_what_its_sender_made(
         six: bool,
@@ -84,7 +84,7 @@ proptest! {
         let reply = packet.reply();
         prop_assert_eq!((reply.src, reply.src_port, reply.dst, reply.dst_port), (left.dst, left.dst_port, left.src, left.src_port));
         prop_assert_eq!(packet.between(&sent, 1).unwrap(), original);
-        // Of an own socket's packet nothing was taken.
+        // The TTL of an own socket's packet was not lowered.
         let own = packet.between(&sent, 0).unwrap();
         prop_assert_eq!(own[if six { 7 } else { 8 }], hops - 1);
         prop_assert!(SlicedPacket::from_ip(&own).is_ok());

@@ -40,7 +40,7 @@ fn a_packet_has_so_many_tries_and_so_much_time() {
     assert_eq!(all.take(sent(1), 20, start + 1_000_000_000), Ok(1));
 }
 
-/// A client that takes a port again soon after its last connection from there was refused for that one's time.
+/// A client may use a port again soon after its last connection from there was refused for its time: the new one has tries of its own.
 #[test]
 fn another_connection_from_the_same_port_is_another_packet() {
     let mut all = Tries::default();
@@ -69,8 +69,8 @@ fn memory_is_bounded_and_is_given_back() {
 }
 
 proptest! {
-    /// Whatever order packets and times come in: never more tries than allowed within one series, none after its time, and never more remembered than
-    /// there is room for.
+    /// In whatever order packets and times come: a series never has more tries than allowed, none after its time, and never are more packets remembered
+    /// than there is room for.
     #[test]
     fn no_packet_goes_round_for_ever(
         steps in prop::collection::vec((0_u16..6, 0_u64..30_000_000), 1..400),

@@ -1,4 +1,4 @@
-//! Questions are put in by several threads at once.
+//! Challenges are injected by several threads at once.
 
 use std::thread;
 
@@ -9,8 +9,8 @@ const MAX_THREADS: usize = 4;
 /// Frames for which a thread is worth its start.
 const LEAST_SHARE: usize = 128;
 
-/// Injects frames, spread over the processors: a challenge is worked off, as far as the wire or the client's socket and often
-/// back, by the thread that injects it. For each whether it was taken, and the first refusal.
+/// Injects frames, spread over the processors. The thread that injects a challenge also carries it as far as the wire or the client's
+/// socket, and often back. Returns for each frame whether it was taken, and the first refusal.
 pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Option<Error>) {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(MAX_THREADS));
     let share = frames.len().div_ceil(threads).max(LEAST_SHARE);

@@ -46,7 +46,7 @@ pub enum Choice {
     Ended,
 }
 
-/// Chooses by what conntrack knows of the flow.
+/// Chooses by conntrack's state of the flow.
 pub fn choose(flow: &Flow) -> Choice {
     match flow.tcp {
         Some(TcpState::Established | TcpState::FinWait | TcpState::CloseWait | TcpState::LastAck) => {
@@ -74,7 +74,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// Segments it takes.
+    /// How many segments the challenge takes.
     pub const fn segments(self) -> usize {
         match self {
             Self::SynAck | Self::OneAck => 1,

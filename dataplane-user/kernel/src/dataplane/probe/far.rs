@@ -1,5 +1,5 @@
-//! Which questions does conntrack translate? A flow over loopback, segments of its reply direction from a raw socket: what conntrack
-//! would not translate it counts as INVALID, while the sending call runs.
+//! Which challenges does conntrack translate? A flow over loopback, segments of its reply direction from a raw socket: what conntrack would
+//! not translate it counts as INVALID, while the sending call runs.
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsRawFd as _, OwnedFd},
@@ -27,8 +27,9 @@ const RTM_NEWLINK: u16 = 16;
 const TRIES: u32 = 4;
 const PEACE: Duration = Duration::from_millis(30);
 
-/// How conntrack treats a question, a segment in the reply direction with numbers that are not the flow's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// How conntrack treats a challenge, a segment in the reply direction with numbers that are not the flow's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "Challenges")]
 pub struct Conntrack {
     /// A SYN|ACK with any numbers is translated.
     pub syn_ack: bool,
@@ -93,9 +94,9 @@ struct Probe {
 }
 
 impl Probe {
-    /// Whether every segment of the question is taken as the flow's.
-    fn all_pass(&mut self, question: Challenge) -> Result<bool, String> {
-        for segment in self.segments(question) {
+    /// Whether every segment of the challenge is taken as the flow's.
+    fn all_pass(&mut self, challenge: Challenge) -> Result<bool, String> {
+        for segment in self.segments(challenge) {
             if !confirmed(|| self.look(&segment))? {
                 return Ok(false);
             }
@@ -103,9 +104,9 @@ impl Probe {
         Ok(true)
     }
 
-    /// Whether one of them is.
-    fn any_passes(&mut self, question: Challenge) -> Result<bool, String> {
-        let segments = self.segments(question);
+    /// Whether one of the segments is.
+    fn any_passes(&mut self, challenge: Challenge) -> Result<bool, String> {
+        let segments = self.segments(challenge);
         confirmed(|| {
             for segment in &segments {
                 if self.look(segment)? {
@@ -116,9 +117,9 @@ impl Probe {
         })
     }
 
-    fn segments(&self, question: Challenge) -> Vec<Vec<u8>> {
+    fn segments(&self, challenge: Challenge) -> Vec<Vec<u8>> {
         let mut segments = Vec::new();
-        frames(&self.flow, None, question, |frame| segments.push(frame));
+        frames(&self.flow, None, challenge, |frame| segments.push(frame));
         segments
     }
 

@@ -1,4 +1,4 @@
-//! What was touched is worked out anew.
+//! Works the touched units out anew.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -19,16 +19,16 @@ use super::{
 };
 
 impl Builder {
-    /// Works out anew what was touched. Gives the conflicts that were not there before.
+    /// Works the touched units out anew. Returns the conflicts that were not there before.
     pub(super) fn settle(&mut self) -> Vec<Conflict> {
         let mut dirty = std::mem::take(&mut self.dirty);
         self.owners.settle(&mut dirty);
-        // Before any of it is worked out: a slice may have gone from one Service to another.
+        // All conflicts are taken before any unit is worked out: a slice may have gone from one Service to another.
         let mut before: HashSet<Conflict> =
             dirty.iter().flat_map(|unit| self.conflicts_of(unit)).cloned().collect();
         before.extend(std::mem::take(&mut self.left));
         let mut brought = Vec::new();
-        // Units are in the order of their kinds: what Services come to is needed first, and is seen by the nodes that they have endpoints on.
+        // Units are in the order of their kinds: Services come first, since their endpoints change the nodes' backends.
         let mut nodes: BTreeSet<NodeName> = BTreeSet::new();
         for unit in dirty {
             match unit {
@@ -36,7 +36,7 @@ impl Builder {
                     nodes.insert(name);
                 }
                 Unit::Service(name) => self.settle_group(&name, &mut nodes, &mut brought),
-                // What it claims shows in others.
+                // The machine's claims show in other units.
                 Unit::Machine => {}
             }
         }
@@ -48,7 +48,7 @@ impl Builder {
                 self.conflicting.remove(&unit);
                 continue;
             };
-            // It may be here because of its backends alone.
+            // The node may be touched because of its backends alone.
             let had = std::mem::take(&mut member.conflicts);
             let was_there = member.node.is_some();
             let tied = tied.get(&member.id).map_or(&[][..], Vec::as_slice);
@@ -58,14 +58,15 @@ impl Builder {
             let is_conflicting = !member.conflicts.is_empty();
             self.note(unit, is_conflicting);
         }
-        // What each Service came to names only nodes that its endpoints name now.
+        // The result of each Service names only nodes that its endpoints name now.
         self.owners.names.sweep();
         brought.retain(|conflict| !before.contains(conflict));
         brought.sort_by(|a, b| a.object.cmp(&b.object));
         brought
     }
 
-    /// Backends of these nodes because of endpoints; the same may come twice. They are asked for seldom, and would be as many as there are endpoints.
+    /// The backends of these nodes that follow from endpoints; the same may come twice. They are not stored: they are needed seldom, and would be as many as
+    /// endpoints.
     fn tied(&self, nodes: &BTreeSet<NodeName>) -> HashMap<NameId, Vec<Backend>, RandomState> {
         let names = &self.owners.names;
         let mut tied: HashMap<NameId, Vec<Backend>, RandomState> =
@@ -89,7 +90,7 @@ impl Builder {
         }
     }
 
-    /// What was last found of a unit.
+    /// The conflicts that were last found of a unit.
     pub(super) fn conflicts_of(&self, unit: &Unit) -> &[Conflict] {
         match unit {
             Unit::Node(name) => self.nodes.get(name).map_or(&[][..], |member| &member.conflicts),

@@ -43,7 +43,7 @@ fn conflicts(builder: &Builder) -> BTreeSet<Conflict> {
     builder.conflicts().cloned().collect()
 }
 
-/// What two nodes claim is nobody's, and no address is that of two.
+/// An address that two nodes claim is nobody's, and no address belongs to two nodes.
 fn hold(view: &ClusterView, source: &Source) {
     let mut claims: HashMap<IpAddr, BTreeSet<&NodeName>> = HashMap::new();
     for node in source.nodes.values() {
@@ -95,7 +95,7 @@ fn tolerant(seed: u64, seen: &mut Seen) {
         assert_eq!(brought.iter().cloned().collect::<BTreeSet<_>>(), new, "what is told is what is new");
         seen.conflicts += new.len();
         seen.over += before.difference(&after).count();
-        // What an earlier view was made of must not show in a later one.
+        // An earlier view must not show in a later one.
         let is_looked_at = random.percent(30);
         if is_looked_at {
             let is_changed = builder.is_changed();
@@ -170,7 +170,7 @@ fn the_view_is_that_of_a_fresh_start_from_the_last_state() {
             std::panic::resume_unwind(why);
         }
     }
-    // What never happens is not tested.
+    // The test is not vacuous: each case did happen.
     let Seen { conflicts, over, backends, left_out, tied, refused, taken, same } = seen;
     for (what, times) in [
         ("conflicts", conflicts),

@@ -44,7 +44,7 @@ const SLICES: [&str; 6] = ["x/a-1", "x/a-2", "x/b-1", "x/b-2", "x/c-1", "x/d-1"]
 const PORTS: [&str; 3] = ["http", "dns", "Bad"];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
-/// What a source has at one moment, and whoever asks is told of.
+/// The objects that a source has at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Source {
     pub(crate) nodes: BTreeMap<NodeName, NodeObject>,
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// A builder that is told of all of it at once, in the order of this number.
+    /// A builder that takes all objects at once, in the order of this number.
     pub(crate) fn told(&self, rules: Rules, order: u64) -> Builder {
         let mut builder = Builder::new(rules);
         let mut changes = [

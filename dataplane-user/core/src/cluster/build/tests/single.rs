@@ -1,4 +1,4 @@
-//! What becomes of single objects, one rule each.
+//! The rules for single objects, one by one.
 
 use std::net::IpAddr;
 
@@ -66,7 +66,7 @@ impl Told {
         view.node(node).map(|node| node.left_out.clone()).unwrap_or_default()
     }
 
-    /// Of each endpoint of the first Service the node.
+    /// The node of each endpoint of the first Service.
     fn tied(&mut self) -> Vec<Option<String>> {
         let view = self.builder.view();
         let endpoints = &view.services.as_ref().unwrap()[0].endpoints;
@@ -123,7 +123,7 @@ fn of_an_address_of_the_machine_only_ports_can_be_cut() {
     assert_eq!(told.backends("a"), ["10.1.0.1"]);
     let brought = told.builder.set_machine(&"a".into(), ["10.1.0.1", "10.1.0.2"].map(ip).into());
     assert_eq!(told.backends("a"), ["10.1.0.1:8080/tcp"]);
-    // One that another node claims is that of neither.
+    // An address that another node claims is neither's.
     assert!(told.backends("b").is_empty());
     let why = "10.1.0.2 is claimed for `a` and for `b`, and counts for neither";
     let expected = format!("slice `s1`, endpoints[1].address: {why}");
@@ -164,7 +164,7 @@ fn what_is_of_a_family_in_which_its_node_has_no_address_is_left_out() {
     ]);
     assert_eq!(told.backends("a"), ["10.1.0.1", "[fd00::1]:22/tcp"]);
     assert_eq!(told.left_out("a"), ["fd00:1::1", "fd00:1::9"].map(ip));
-    // It is an endpoint of the node all the same: of a flagged one nothing is alive.
+    // It is an endpoint of the node all the same: on a flagged node no endpoint counts as alive.
     assert_eq!((told.tied(), told.brought.len()), (vec![Some("a".to_owned()); 2], 0));
     told.tell(Change::Node(NodeObject { backends, ..node("a", &["10.0.0.1", "fd00::1"]) }));
     assert_eq!(told.backends("a"), ["10.1.0.1", "[fd00::1]:22/tcp", "fd00:1::1", "fd00:1::9"]);
@@ -219,7 +219,7 @@ fn a_virtual_address_of_two_services_leads_to_the_first_by_name() {
     let why = "10.96.0.1 of port 80/tcp is a virtual address of Service `x/a` already";
     assert_eq!(told.brought, [format!("Service `x/b`, clusterIPs[0]: {why}")]);
     let services = told.builder.view().services.unwrap();
-    // kube-proxy may serve either: both are there, and what they need is kept.
+    // kube-proxy may serve either Service: both are there, and their exemptions hold.
     assert_eq!(services.iter().map(|service| service.cluster_ips.len()).collect::<Vec<_>>(), [1, 1]);
     told.tell(Change::Services(vec![service("x/b", "10.96.0.1")]));
     assert_eq!(told.builder.conflicts().count(), 0);

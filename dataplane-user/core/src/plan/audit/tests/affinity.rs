@@ -54,15 +54,15 @@ fn clients_that_are_kept_at_flagged_nodes_are_found_but_for_what_is_exempt() {
     for (flagged, at, is_found) in [
         (&["b"][..], endpoint("default/web", "http", "10.1.2.1:8080"), true),
         (&["b"], endpoint("default/web", "dns", "10.1.2.1:53"), true),
-        // All of its address is the pod's, and the Service may be one that the view does not know any more.
+        // The whole address is the pod's, and the Service may be one that the view does not know any more.
         (&["b"], endpoint("default/gone", "", "10.1.2.1:7"), true),
         (&["b"], endpoint("default/web", "http", "10.1.3.1:8080"), false),
         (&[], endpoint("default/web", "http", "10.1.2.1:8080"), false),
-        // Of the node itself its port alone, in its protocol.
+        // Of the node's own address only the port counts, in its protocol.
         (&["c"], endpoint("default/host", "", "10.0.0.3:9100"), true),
         (&["c"], endpoint("default/host", "dns", "10.0.0.3:9100"), false),
         (&["c"], endpoint("default/host", "", "10.0.0.3:22"), false),
-        // Nothing else is left: it is kept.
+        // Nothing else is left: the port is exempt.
         (&["b", "c"], endpoint("default/host", "", "10.0.0.3:9100"), false),
         (&["b", "c"], endpoint("default/web", "http", "10.1.2.1:8080"), false),
     ] {
@@ -85,7 +85,7 @@ fn each_client_is_one_and_all_of_an_endpoint_go_together() {
         let Subject::Client(client) = &difference.subject else { panic!("{difference:?}") };
         assert_eq!(client.endpoint(), at);
     }
-    // Of another Service it is another one, and where nobody lets go it is told all the same.
+    // A client of another Service is another difference. Where the agent does not delete clients, it is reported all the same.
     let other = found(&["b"], false, &endpoint("default/web2", "http", "10.1.2.1:8080"), &["192.0.2.1"]);
     assert_ne!(other.differences[0].subject, both.differences[0].subject);
     assert_eq!(other.differences[0].mend, None);

@@ -106,7 +106,7 @@ fn a_udp_flow_goes_to_an_endpoint_that_serves_or_is_stale() {
         (UDP, "10.96.0.11:53", "10.1.9.9:5300", None),
         (UDP, "10.96.0.10:54", "10.1.9.9:5300", None),
         (UDP, "8.8.8.8:53", "8.8.8.8:53", None),
-        // Scaled to nothing: what is pinned goes on into the void, what is not translated is refused.
+        // Scaled to nothing: a stale flow goes on to a backend that is gone, a flow that is not translated is refused.
         (UDP, "10.96.0.30:53", "10.1.2.1:53", STALE),
         (UDP, "10.96.0.30:53", "10.96.0.30:53", None),
     ] {
@@ -141,7 +141,7 @@ fn flows_to_flagged_nodes_are_found_but_for_what_is_exempt() {
         (&["c"], flow(UDP, "10.96.0.99:1", "10.0.0.3:9100", None), None),
         // All of its address is a pod's, whatever the Service was.
         (&["b"], flow(SCTP, "10.96.0.99:1", "10.1.2.9:1", None), FLAGGED),
-        // Both nodes: nothing else is left, so it is kept.
+        // Both nodes are flagged: nothing else is left, so the backend is exempt.
         (&["b", "c"], flow(TCP, "10.96.0.20:80", "10.0.0.3:9100", established), None),
     ] {
         assert_eq!(kind(flagged, &flow), expected, "{flagged:?} {flow}");

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What is known beside the tables.
+/// What is known of the cluster, beside the tables.
 #[derive(Default)]
 struct Beside {
     flagged: NodeSet,
@@ -190,17 +190,17 @@ fn weights_and_gaps_that_the_ledger_explains() {
         ..Beside::default()
     };
     let left: Vec<Kind> = judge(&view, &lowered, &flagged).differences.iter().map(|d| d.kind).collect();
-    // Its other pairs were not taken.
+    // Its other pairs were not drained.
     assert_eq!(left, [Kind::FlaggedDestination; 3], "two of the node port, one of the UDP port");
     let found = judge(&view, &deleted, &flagged);
     assert!(found.differences.iter().all(|d| d.kind == Kind::FlaggedDestination));
 
-    // All are flagged: what is there is kept, and one that is missing is missed.
+    // All nodes are flagged: existing destinations are exempt, and a missing one is reported.
     let all = Beside { flagged: nodes(&view, &["b", "c"]), ..Beside::default() };
     assert_eq!(texts(&judge(&view, &programmed(&view), &all)), [""; 0]);
     assert_eq!(only(&judge(&view, &deleted, &all)).kind, Kind::MissingDestination);
 
-    // It is flagged no more, and was not restored: found, and left to who owns it.
+    // The node is flagged no more, and the destination was not restored: it is found, and left to the drain, which owns it.
     let late = Beside {
         ledger: BTreeMap::from([(on_b, entry("b", Phase::Deleted)), (on_c, entry("gone", Phase::Lowered))]),
         ..Beside::default()
@@ -274,7 +274,7 @@ fn templates_of_flagged_nodes_are_found_where_there_are_others() {
         (&["b"], vec![Destination { weight: 1, ..b.clone() }, live.clone()], &fault),
         (&["b"], vec![Destination { persistent: 0, inactive: 1, ..b.clone() }, live.clone()], &[]),
         (&[], vec![b.clone(), live.clone()], &[]),
-        // Nobody else has weight, or nobody else is left: they stay.
+        // No other destination has weight, or no other is left: the flagged ones stay.
         (&["b"], vec![b.clone(), c.clone()], &[]),
         (&["b", "c"], vec![b.clone(), live.clone()], &[]),
     ] {
@@ -387,7 +387,7 @@ proptest! {
         }
     }
 
-    /// Whatever is mended makes the table as kube-proxy would have it, in two steps: of what had weight 0 kube-proxy adds what it wants.
+    /// All mends together make the table as kube-proxy would have it, in two steps: deleted destinations of weight 0 kube-proxy adds again where it wants them.
     #[test]
     fn what_is_mended_is_gone(view in any_view(), faults in prop::collection::vec((0u8..3, any::<Index>(), any::<Index>()), 0..8)) {
         let mut table = programmed(&view);

@@ -11,7 +11,7 @@ fn at(second: u64) -> Duration {
     Duration::from_secs(second)
 }
 
-/// One of many, all of which differ.
+/// One of many different differences.
 fn subject(mark: u32) -> Subject {
     Subject::Server(ServiceKey::Mark { family: Family::V4, mark })
 }
@@ -131,7 +131,7 @@ fn there_is_room_for_so_many_and_the_rest_is_counted() {
 
 #[test]
 fn each_kind_is_of_one_part() {
-    // What is no kind is answered by the names of all that are.
+    // The error for an unknown kind names all kinds.
     let refusal = serde_json::from_value::<Kind>("none".into()).unwrap_err().to_string();
     let names: Vec<&str> = refusal.split('`').skip(3).step_by(2).collect();
     let in_parts: Vec<&str> = Kind::all().map(Kind::name).collect();

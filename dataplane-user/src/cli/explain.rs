@@ -1,0 +1,169 @@
+//! `doctor CODE`: what a warning of `status` means, and what this node's agent says of it.
+
+use std::{path::Path, time::Duration};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{
+    args::Format,
+    exit::Exit,
+    output::{causes, print, printable},
+};
+use crate::report::{Client, ClientError, Code, Document, Explanation, Health, Request, Status, Warning};
+
+/// How long the agent may take to answer before it counts as hung.
+const AGENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the agent says, and its process where one listens.
+pub(super) fn ask(socket: &Path) -> (Result<Status, ClientError>, Option<i32>) {
+    let mut pid = None;
+    let answer = Client::connect(socket).and_then(|mut client| {
+        pid = client.agent_pid();
+        client.set_patience(AGENT_PATIENCE)?;
+        client.ask(&Request::Status)
+    });
+    (answer, pid)
+}
+
+/// What `doctor CODE` says.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Explained {
+    /// The warning's number.
+    code: Code,
+    /// What is wrong, in a few words.
+    title: &'static str,
+    /// What it means.
+    means: &'static str,
+    /// What users see of it.
+    users: &'static str,
+    /// What to do: a command that can be pasted, and notes behind `#`.
+    remedy: String,
+    /// The warning of this node; null where it has none, or where no agent answers.
+    here: Option<Warning>,
+    /// Why it is not known whether this node has it; null where the agent answers.
+    unknown: Option<String>,
+}
+
+impl Document for Explained {
+    const KIND: &'static str = "Explanation";
+    const PRINTED_BY: &'static str = "nodefence doctor CODE";
+}
+
+impl Explained {
+    fn new(code: Code, answer: Result<Status, ClientError>) -> Self {
+        let Explanation { title, means, users, .. } = code.explanation();
+        let remedy = remedy(code, answer.as_ref().ok());
+        let (here, unknown) = match answer {
+            Ok(status) => {
+                let warnings = Health::of(&status).warnings;
+                (warnings.into_iter().find(|warning| warning.code == code), None)
+            }
+            Err(error) => (None, Some(causes(&error.into()))),
+        };
+        Self { code, title, means, users, remedy, here, unknown }
+    }
+
+    fn text(&self) -> String {
+        let here = match (&self.here, &self.unknown) {
+            (Some(warning), _) => warning.message.clone(),
+            (None, Some(why)) => format!("not known: {why}"),
+            (None, None) => "this node has no such warning now".to_owned(),
+        };
+        let Self { code, title, means, users, remedy, .. } = self;
+        let here = printable(&here);
+        format!(
+            "{code}   {title}\nmeans  {means}\nusers  {users}\nhere   {here}\ndo     {}\n",
+            printable(remedy)
+        )
+    }
+}
+
+/// Explains one. An agent that does not answer is no error: what is explained is the same everywhere.
+pub(super) fn explain(code: Code, format: Format, socket: &Path) -> anyhow::Result<Exit> {
+    let (answer, _) = ask(socket);
+    print(format, &Explained::new(code, answer), Explained::text)?;
+    Ok(Exit::Ok)
+}
+
+/// What to do, with this node's own names where its agent answers.
+pub(super) fn remedy(code: Code, status: Option<&Status>) -> String {
+    let remedy = code.explanation().remedy;
+    let Some(status) = status else { return remedy.to_owned() };
+    if let (Code::Replaced, Some(row)) = (code, &status.replacement) {
+        return row.remedy.clone();
+    }
+    let file = match &status.cluster.file {
+        None if remedy.contains("CLUSTER_FILE") => {
+            return format!("nodefence status -o wide  # is {} cut off, or wrong?", status.cluster.source);
+        }
+        file => file.as_deref().unwrap_or_default(),
+    };
+    let concerned = status.interfaces.iter().find(|row| match code {
+        Code::VirtualFunctions => row.virtual_functions != 0,
+        _ => row.error.is_some(),
+    });
+    let room = u64::from(status.dataplane.max_backends).saturating_mul(2);
+    remedy
+        .replace("CLUSTER_FILE", file)
+        .replace("PIN_DIR", &status.dataplane.pin_dir)
+        .replace("DEVICE", concerned.map_or("DEVICE", |row| &row.name))
+        .replace("ROOM", &room.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+    use crate::report::sample::{changed, well};
+
+    fn of(code: Code, change: impl FnOnce(&mut serde_json::Value)) -> Explained {
+        Explained::new(code, Ok(changed(change)))
+    }
+
+    #[test]
+    fn a_code_is_explained_with_this_node_s_numbers() {
+        let text = of(Code::BackendsBeyondMaps, |status| status["dataplane"]["left_out"] = 3.into()).text();
+        assert_eq!(
+            text,
+            "NF19   backends do not fit in the maps\n\
+             means  There are more backends than the map has room for (--max-backends).\n\
+             users  Traffic to backends that do not fit is not cut.\n\
+             here   3 backends do not fit and pass:  ... (room for 8)\n\
+             do     nodefence agent --take-over --max-backends 16  # with its other options\n"
+        );
+        let text = of(Code::BackendsBeyondMaps, |_| ()).text();
+        assert!(text.contains("\nhere   this node has no such warning now\n"), "{text}");
+    }
+
+    #[test]
+    fn without_an_agent_it_is_explained_all_the_same() {
+        let error = || ClientError::Unreachable { path: "/run/x".into(), source: ErrorKind::NotFound.into() };
+        for &code in Code::ALL {
+            let explained = Explained::new(code, Err(error()));
+            assert!(explained.here.is_none(), "{code}");
+            let text = explained.text();
+            assert!(text.contains("\nhere   not known: no agent answers at /run/x"), "{text}");
+            assert!(text.ends_with(&format!("\ndo     {}\n", code.explanation().remedy)), "{text}");
+        }
+    }
+
+    #[test]
+    fn remedies_name_what_this_node_has() {
+        let well = || serde_json::from_value::<Status>(well()).expect("a status");
+        for &code in Code::ALL {
+            let remedy = remedy(code, Some(&well()));
+            let left = ["CLUSTER_FILE", "PIN_DIR", "ROOM"].iter().find(|word| remedy.contains(**word));
+            assert_eq!(left, None, "{remedy}");
+        }
+        let remedy_of = |code, change: &dyn Fn(&mut serde_json::Value)| remedy(code, Some(&changed(change)));
+        let failed =
+            remedy_of(Code::DeviceFails, &|status| status["interfaces"][0]["error"] = "no room".into());
+        assert!(failed.starts_with("nodefence doctor --interface eth0  # "), "{failed}");
+        let touched = remedy_of(Code::ViewTooOld, &|_| ());
+        assert!(touched.starts_with("touch /c.yaml  # "), "{touched}");
+        let objects = remedy_of(Code::ViewTooOld, &|status| status["cluster"]["file"] = ().into());
+        assert!(objects.starts_with("nodefence status -o wide  # is the cluster file "), "{objects}");
+    }
+}

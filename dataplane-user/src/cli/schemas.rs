@@ -1,0 +1,87 @@
+//! `docs/schema/`: what is printed as JSON and YAML, for validators and for people.
+
+use std::{collections::BTreeMap, env, fs, path::Path};
+
+use serde_json::Value;
+
+use super::explain::Explained;
+use crate::{
+    doctor::DoctorReport,
+    report::{
+        Adjusted, AuditReport, BackendRow, CounterRow, Detached, Document, Fault, FlagReport, FlowList, List,
+        ModeReport, NodeList, NodeRow, RepairReport, StatusReport, UnflagReport, schema,
+    },
+};
+
+fn all() -> BTreeMap<&'static str, Value> {
+    fn one<T: Document>() -> (&'static str, Value) {
+        (T::KIND, schema::<T>())
+    }
+    BTreeMap::from([
+        one::<StatusReport>(),
+        one::<Explained>(),
+        one::<NodeList>(),
+        one::<NodeRow>(),
+        one::<List<BackendRow>>(),
+        one::<FlowList>(),
+        one::<List<CounterRow>>(),
+        one::<FlagReport>(),
+        one::<UnflagReport>(),
+        one::<AuditReport>(),
+        one::<RepairReport>(),
+        one::<ModeReport>(),
+        one::<Adjusted<String>>(),
+        one::<Detached>(),
+        one::<DoctorReport>(),
+        one::<Fault>(),
+    ])
+}
+
+/// Whoever validates by them finds what this version prints.
+#[test]
+fn published_schemas_are_those_of_the_types() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
+    let command = "NODEFENCE_BLESS=1 cargo +1.98.0 test -p nodefence --lib published_schemas";
+    let bless = env::var_os("NODEFENCE_BLESS").is_some();
+    let schemas = all();
+    if bless {
+        fs::create_dir_all(&folder).unwrap();
+    }
+    for (kind, schema) in &schemas {
+        let file = folder.join(format!("{kind}.json"));
+        let text = serde_json::to_string_pretty(schema).unwrap() + "\n";
+        if bless {
+            fs::write(&file, &text).unwrap();
+        }
+        let published = fs::read_to_string(&file).unwrap_or_default();
+        assert!(published == text, "docs/schema/{kind}.json is of other types; write it anew: {command}");
+    }
+    let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name());
+    for file in files {
+        let kind = file.to_str().and_then(|file| file.strip_suffix(".json"));
+        assert!(
+            kind.is_some_and(|kind| schemas.contains_key(kind)),
+            "docs/schema/{file:?}: nothing is of that kind"
+        );
+    }
+}
+
+/// Of everything that is there it says what it is.
+#[test]
+fn every_field_is_described() {
+    fn look(at: &str, schema: &Value, bare: &mut Vec<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            if !field["description"].is_string() {
+                bare.push(format!("{at}.{name}"));
+            }
+        }
+    }
+    let mut bare = Vec::new();
+    for (kind, schema) in all() {
+        look(kind, &schema, &mut bare);
+        for (name, part) in schema["$defs"].as_object().into_iter().flatten() {
+            look(&format!("{kind}/{name}"), part, &mut bare);
+        }
+    }
+    assert!(bare.is_empty(), "{bare:#?}");
+}

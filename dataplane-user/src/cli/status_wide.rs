@@ -1,0 +1,242 @@
+//! All that `status -o wide` says: the agent's state as lines, for people. What the warnings say stands there alone.
+
+use std::fmt::Write as _;
+
+use super::{
+    adjust,
+    claims::{automatic_text, has_automatic, held_lines},
+    flag::challenged_text,
+    output::{or_dash, seconds},
+};
+use crate::{
+    plan::Mode,
+    report::{
+        Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, RescueRow, StaleRow, Status,
+    },
+};
+
+fn stale_text(row: &StaleRow) -> String {
+    let mut text = format!("{} conntrack entries of UDP and SCTP, {} of TCP", row.datagrams, row.tcp);
+    for (count, what) in [
+        (row.by_filter, "requests by filter"),
+        (row.affinity, "sets or lists of affinity"),
+        (row.affinity_unknown, "sets of unknown Services left alone"),
+        (row.refused, "refused by the kernel"),
+    ] {
+        if count != 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if row.nodes > 1 {
+        let _ = write!(text, ", of {} nodes together", row.nodes);
+    }
+    text
+}
+
+fn drained_text(row: &DrainRow) -> String {
+    if row.planned > 0 {
+        return format!("would drain {} destinations, keeps {} services", row.planned, row.exempt_services);
+    }
+    format!(
+        "{} destinations drained, {} with connections left, {} services exempt, {} failed",
+        row.taken, row.waiting, row.exempt_services, row.failed
+    )
+}
+
+/// Nothing where there is nothing to guard.
+fn guard_text(ipvs: &IpvsRow) -> Option<&'static str> {
+    match ipvs.guard {
+        GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is drained"),
+        GuardRow::External { seen: true } => Some("external, and it is there"),
+        GuardRow::External { seen: false } => None,
+    }
+}
+
+fn rescue(row: &RescueRow, mode: Mode) -> String {
+    let mut text = match &row.idle {
+        Some(why) if mode == Mode::Observe => format!("none: {why}"),
+        Some(why) => format!("none, new connections are refused: {why}"),
+        None => format!(
+            "new connections and datagrams that meet the cut are balanced anew (of own sockets: {})",
+            row.own
+        ),
+    };
+    let _ = write!(text, "; {} rescued, {} refused after their tries", row.rescued, row.tries);
+    if row.beyond_budget != 0 {
+        let _ =
+            write!(text, ", {} refused at once beyond the budget (--rescue-per-second)", row.beyond_budget);
+    }
+    for (name, count) in &row.not {
+        let _ = write!(text, ", {count} {name}");
+    }
+    text
+}
+
+/// What a line about it begins with: without its article, in a capital.
+fn as_title(source: &str) -> String {
+    let name = source.strip_prefix("the ").unwrap_or(source);
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn view_text(cluster: &ClusterRow) -> String {
+    let text = format!("number {}, read {} ago", cluster.view, seconds(cluster.age_seconds));
+    match cluster.max_age_seconds {
+        Some(max) if cluster.is_old => {
+            format!("{text}, older than {} ({})", seconds(max), Code::ViewTooOld)
+        }
+        Some(max) => format!("{text}, holds for {}", seconds(max)),
+        None => text,
+    }
+}
+
+/// What a device has to say besides what warnings say of it.
+pub(super) fn of_device(row: &InterfaceRow) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(bridge) = &row.bridge {
+        let what =
+            if *bridge == row.name { "a bridge".to_owned() } else { format!("port of the bridge {bridge}") };
+        lines.push(format!(
+            "{what}: what pods and guests on its ports send to a backend is switched there, and not cut"
+        ));
+    }
+    for ahead in &row.programs_ahead {
+        lines.push(format!("runs ahead of ours: {} (id {}) at {}", ahead.name, ahead.id, ahead.place));
+    }
+    lines
+}
+
+/// Each with its name, which is empty where it goes on with what the line before it is about.
+pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
+    line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
+    line("Node", status.node.clone());
+    line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
+    if let Some(changed) = status.mode_set.as_ref().and_then(adjust::changed) {
+        line("", changed);
+    }
+    if let Some(row) = status.replacement.as_ref().filter(|row| row.beside != Beside::Observes) {
+        line("", row.why.clone());
+    }
+    if has_automatic(&status.flagged, &status.claimed_unknown) || !status.withheld.is_empty() {
+        line("Automatic", automatic_text(status.auto, &status.auto_limit));
+    }
+    let cluster = &status.cluster;
+    let services = match (cluster.services, cluster.endpoints) {
+        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints, "),
+        _ => String::new(),
+    };
+    let file = cluster.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
+    line(
+        &as_title(&cluster.source),
+        format!(
+            "{file}{} nodes, {} backends, {services}read {}",
+            cluster.nodes, cluster.backends, cluster.loaded
+        ),
+    );
+    if cluster.services.is_none() {
+        let unknown = "it has no `services`: what else a Service could use is not known, nothing is exempt for one that is cut whole";
+        line("", unknown.to_owned());
+    }
+    if cluster.conflicts != 0 {
+        line("Conflicts", format!("{} ({})", cluster.conflicts, Code::Conflicts));
+    }
+    for row in &cluster.conflict_examples {
+        line("", row.to_string());
+    }
+    if cluster.conflicts > cluster.conflict_examples.len() {
+        line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
+    }
+    if cluster.left_out != 0 {
+        line("Left out", format!("{} endpoints ({})", cluster.left_out, Code::EndpointsLeftOut));
+    }
+    for row in &cluster.left_out_examples {
+        line("", format!("{} on {}: {}", row.address, row.node, row.why));
+    }
+    if cluster.left_out > cluster.left_out_examples.len() {
+        line("", format!("and {} more", cluster.left_out - cluster.left_out_examples.len()));
+    }
+    line("View", view_text(cluster));
+    let plane = &status.dataplane;
+    line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
+    let late = match plane.renewed_late() {
+        true if plane.has_lapsed() => format!(" ({})", Code::Lapsed),
+        true => format!(" ({})", Code::RenewedLate),
+        false => String::new(),
+    };
+    line("Renewed", format!("{:.1} s ago{late}", plane.renewed_seconds_ago));
+    for row in &status.interfaces {
+        let tc = row.tc.map_or_else(|| "not attached".to_owned(), |mode| mode.to_string());
+        let layer = row.link_layer.map_or_else(|| "?".to_owned(), |layer| layer.to_string());
+        line("Interface", format!("{} (index {}): {layer}, TC {tc}, XDP {}", row.name, row.ifindex, row.xdp));
+        for more in of_device(row) {
+            line("", more);
+        }
+    }
+    if status.uncovered != 0 {
+        let count = status.uncovered;
+        line("Not covered", format!("{count} backends"));
+        for row in &status.uncovered_examples {
+            line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
+        }
+        if count > status.uncovered_examples.len() {
+            line(
+                "",
+                format!("and {} more: see `nodefence backends`", count - status.uncovered_examples.len()),
+            );
+        }
+    }
+    line("This kernel", status.probe_text.clone());
+    if !status.cannot_challenge.is_empty() {
+        let what =
+            "idle clients of flows that conntrack does not list; those flows are cut when they next send:";
+        line("Not challenged", what.to_owned());
+    }
+    for flows in &status.cannot_challenge {
+        line("", format!("- {flows}"));
+    }
+    for (node, row) in &status.challenged {
+        line("Challenged", format!("{node}: {}", challenged_text(row)));
+    }
+    line("kube-proxy", status.proxy.to_string());
+    for (node, row) in &status.stale {
+        line("Stale", format!("{node}: {}", stale_text(row)));
+    }
+    for row in &status.neighbours {
+        line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
+    }
+    if status.exempt != 0 {
+        line("Exempt", format!("{} ports of flagged nodes, which are not cut", status.exempt));
+        for row in &status.exempt_examples {
+            let socket = std::net::SocketAddr::new(row.address, row.port);
+            line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
+        }
+    }
+    if status.would_exempt != 0 {
+        line("Would exempt", format!("{} more ports, were what is observed enforced", status.would_exempt));
+    }
+    if let Some(guard) = guard_text(&status.ipvs) {
+        line("IPVS guard", guard.to_owned());
+    }
+    for (node, row) in &status.ipvs.nodes {
+        line("IPVS", format!("{node}: {}", drained_text(row)));
+        for exempt in &row.exempt {
+            line("", format!("exempt: {}: {}", exempt.service, exempt.why));
+        }
+    }
+    line("Rescue", rescue(&status.rescue, status.mode));
+    if let Some(changed) = status.log_level.as_ref().and_then(adjust::changed) {
+        line("Log level", changed);
+    }
+    for (name, value) in
+        held_lines(&status.flagged, &status.flagged_unknown, &status.claimed_unknown, &status.cluster.source)
+    {
+        line(name, value);
+    }
+    lines
+}
+
+#[cfg(test)]
+#[path = "status_wide_tests.rs"]
+mod tests;

@@ -1,0 +1,176 @@
+//! What the CLI prints as JSON and YAML: always one object, which says of what kind it is, and by which version of these types.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    adjusted::{Adjusted, ModeReport},
+    audit::{AuditReport, RepairReport},
+    detached::Detached,
+    health::StatusReport,
+    model::{BackendRow, CounterRow, FlagReport, FlowList, NodeRow, UnflagReport},
+    nodes::NodeList,
+};
+
+/// Rises where a field goes, or changes its name, its type or its meaning. What is added leaves it as it is.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What is printed whole. Nothing else can be (`cli/output.rs`).
+pub trait Document: Serialize + JsonSchema {
+    /// Its `kind`.
+    const KIND: &'static str;
+    /// What prints it, for whoever reads the schema.
+    const PRINTED_BY: &'static str;
+}
+
+/// A document as it is printed.
+#[derive(Debug, Serialize)]
+pub struct Envelope<'a, T> {
+    schema_version: u32,
+    kind: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+impl<'a, T: Document> Envelope<'a, T> {
+    /// Around a document.
+    pub const fn new(body: &'a T) -> Self {
+        Self { schema_version: SCHEMA_VERSION, kind: T::KIND, body }
+    }
+}
+
+/// Rows, and nothing else to say of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct List<T> {
+    /// The rows.
+    pub items: Vec<T>,
+}
+
+impl<T> From<Vec<T>> for List<T> {
+    fn from(items: Vec<T>) -> Self {
+        Self { items }
+    }
+}
+
+// By hand: what is derived would bear the row's name in its own.
+impl<T: JsonSchema> JsonSchema for List<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("List_of_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let items = generator.subschema_for::<T>();
+        let schema = json!({
+            "type": "object",
+            "properties": { "items": { "type": "array", "items": items, "description": "The rows." } },
+            "required": ["items"],
+        });
+        Schema::try_from(schema).unwrap_or_default()
+    }
+}
+
+macro_rules! documents {
+    ($($document:ty = $kind:literal by $verb:literal),+ $(,)?) => {
+        $(impl Document for $document {
+            const KIND: &'static str = $kind;
+            const PRINTED_BY: &'static str = $verb;
+        })+
+    };
+}
+
+documents! {
+    StatusReport = "Status" by "nodefence status",
+    NodeList = "NodeList" by "nodefence nodes",
+    NodeRow = "Node" by "nodefence nodes --watch",
+    List<BackendRow> = "BackendList" by "nodefence backends",
+    FlowList = "FlowList" by "nodefence flows",
+    List<CounterRow> = "CounterList" by "nodefence counters",
+    FlagReport = "FlagReport" by "nodefence flag",
+    UnflagReport = "UnflagReport" by "nodefence unflag",
+    AuditReport = "AuditReport" by "nodefence audit",
+    RepairReport = "RepairReport" by "nodefence repair",
+    ModeReport = "ModeReport" by "nodefence mode",
+    Adjusted<String> = "LogLevelReport" by "nodefence log-level",
+    Detached = "DetachReport" by "nodefence detach",
+}
+
+/// The JSON Schema (draft 2020-12) of a document as it is printed.
+pub fn schema<T: Document>() -> Value {
+    let body = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>();
+    let mut body = body.to_value();
+    let mut root = Map::new();
+    let mut take = |key: &str| body.as_object_mut().and_then(|body| body.remove(key));
+    let (dialect, about) = (take("$schema"), take("description"));
+    let (properties, required) = (take("properties"), take("required"));
+    take("title");
+    let about =
+        about.as_ref().and_then(Value::as_str).map(|about| format!("\n\n{about}")).unwrap_or_default();
+    root.extend(dialect.map(|dialect| ("$schema".to_owned(), dialect)));
+    root.insert("title".to_owned(), T::KIND.into());
+    let about = format!("What `{} -o json` prints.{about}", T::PRINTED_BY);
+    root.insert("description".to_owned(), about.into());
+    let mut all = Map::new();
+    let version = "Rises where a field goes, or changes its name, its type or its meaning. What is added leaves it as it is.";
+    all.insert("schema_version".to_owned(), json!({ "const": SCHEMA_VERSION, "description": version }));
+    all.insert("kind".to_owned(), json!({ "const": T::KIND, "description": "What this object is." }));
+    if let Some(Value::Object(properties)) = properties {
+        all.extend(properties);
+    }
+    let mut names = vec![json!("schema_version"), json!("kind")];
+    if let Some(Value::Array(required)) = required {
+        names.extend(required);
+    }
+    root.insert("properties".to_owned(), all.into());
+    root.insert("required".to_owned(), names.into());
+    if let Value::Object(rest) = body {
+        root.extend(rest);
+    }
+    let mut schema = root.into();
+    in_terms_of_json(&mut schema);
+    schema
+}
+
+/// Descriptions are those of the Rust types.
+fn in_terms_of_json(schema: &mut Value) {
+    match schema {
+        Value::String(text) => *text = text.replace("`None`", "`null`"),
+        Value::Array(parts) => parts.iter_mut().for_each(in_terms_of_json),
+        Value::Object(parts) => parts.values_mut().for_each(in_terms_of_json),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_says_first_what_it_is() {
+        let row = CounterRow { reason: "cut".to_owned(), packets: 1, bytes: 2, help: "why".to_owned() };
+        let list = List::from(vec![row]);
+        let expected = r#"{"schema_version":1,"kind":"CounterList","items":[{"reason":"cut","packets":1,"bytes":2,"help":"why"}]}"#;
+        assert_eq!(serde_json::to_string(&Envelope::new(&list)).unwrap(), expected);
+        let yaml = serde_saphyr::to_string(&Envelope::new(&list)).unwrap();
+        assert!(yaml.starts_with("schema_version: 1\nkind: CounterList\nitems:\n"), "{yaml}");
+    }
+
+    #[test]
+    fn a_schema_names_what_stands_around_the_document_too() {
+        let schema = schema::<ModeReport>();
+        assert_eq!((&schema["title"], &schema["type"]), (&json!("ModeReport"), &json!("object")));
+        assert_eq!(schema["properties"]["kind"]["const"], "ModeReport");
+        assert_eq!(schema["properties"]["schema_version"]["const"], SCHEMA_VERSION);
+        let required = schema["required"].as_array().unwrap();
+        // Those of the setting stand beside its own.
+        for name in ["schema_version", "kind", "mode", "started", "set", "changed", "warnings"] {
+            assert!(required.contains(&json!(name)) && schema["properties"][name].is_object(), "{schema:#}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Whether the agent cuts what it should, in a word, with the warnings that follow from its state. Pure.
+
+use std::{
+    fmt::{self, Display},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ipvs::GuardRow,
+    model::{InterfaceRow, NodeAction, Status, VERDICT_LIFETIME},
+    replacement::Beside,
+    warnings::{Code, Effect},
+};
+use crate::plan::Mode;
+
+/// Whether traffic to flagged nodes is cut on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is cut.
+    Ok,
+    /// It is cut, but for what the warnings name.
+    Degraded,
+    /// Nothing is cut, only counted: somebody set it so, something replaces kube-proxy, or the view is too old.
+    Observe,
+    /// Nothing is cut though it should be: the agent sees no packets, or its verdicts do not count.
+    Blind,
+}
+
+impl Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "OK",
+            Self::Degraded => "DEGRADED",
+            Self::Observe => "OBSERVE",
+            Self::Blind => "BLIND",
+        })
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Warning {
+    /// Its number, which `nodefence doctor` explains.
+    pub code: Code,
+    /// What is wrong on this node, with its numbers.
+    pub message: String,
+    /// Whether it stands now. Else it was counted since the agent began, and is no finding of `status --check`.
+    pub standing: bool,
+}
+
+/// How the agent is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Health {
+    /// Whether traffic to flagged nodes is cut.
+    pub state: State,
+    /// Why it is so, in a line for people.
+    pub why: String,
+    /// What is not as it should be, by code; each code once.
+    pub warnings: Vec<Warning>,
+}
+
+/// What `status` prints: how the agent is, and its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusReport {
+    /// How it is.
+    #[serde(flatten)]
+    pub health: Health,
+    /// Its state.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+impl From<Status> for StatusReport {
+    fn from(status: Status) -> Self {
+        Self { health: Health::of(&status), status }
+    }
+}
+
+impl Health {
+    /// Of an agent in that state.
+    ///
+    /// The first word answers whether anything is cut. So what cuts nothing goes before what cuts in part: blind before observe, and observe before degraded, whatever
+    /// the warnings of an observing agent are. What is behind is in the same line.
+    pub fn of(status: &Status) -> Self {
+        let warnings = warnings(status);
+        let has = |effect| warnings.iter().any(|warning| warning.code.explanation().effect == effect);
+        let state = match status.mode {
+            _ if has(Effect::Blind) => State::Blind,
+            Mode::Observe => State::Observe,
+            Mode::Enforce if has(Effect::Fails) || has(Effect::Limits) => State::Degraded,
+            Mode::Enforce => State::Ok,
+        };
+        let why = why(status, state, &warnings);
+        Self { state, why, warnings }
+    }
+
+    /// Whether something stands that wants attention.
+    pub fn has_findings(&self) -> bool {
+        self.warnings.iter().any(|warning| warning.standing)
+    }
+}
+
+fn why(status: &Status, state: State, warnings: &[Warning]) -> String {
+    let counted = counted(warnings);
+    let observes = || format!("nothing is cut, only counted: {}", who_observes(status));
+    let parts = match state {
+        State::Ok => [Some(flagged(status)), counted],
+        State::Degraded => [counted, None],
+        State::Observe => [Some(observes()), counted],
+        State::Blind => {
+            let blind = warnings.iter().map(|warning| warning.code.explanation());
+            let blind: Vec<&str> =
+                blind.filter(|about| about.effect == Effect::Blind).map(|about| about.title).collect();
+            let mode = match status.mode {
+                Mode::Enforce => String::new(),
+                Mode::Observe => format!(" (nor would it be: {})", who_observes(status)),
+            };
+            [Some(format!("nothing is cut{mode}: {}", blind.join(", "))), counted]
+        }
+    };
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// How many warnings there are, and their codes. What does not stand is named apart.
+fn counted(warnings: &[Warning]) -> Option<String> {
+    let names = |standing| {
+        let names = warnings.iter().filter(|warning| warning.standing == standing);
+        names.map(|warning| warning.code.name()).collect::<Vec<_>>()
+    };
+    let (now, before) = (names(true), names(false));
+    let now_text = match now.len() {
+        0 => None,
+        1 => Some(format!("1 warning: {}", now.join(", "))),
+        count => Some(format!("{count} warnings: {}", now.join(", "))),
+    };
+    let before_text = (!before.is_empty()).then(|| format!("since the agent began: {}", before.join(", ")));
+    let texts: Vec<String> = now_text.into_iter().chain(before_text).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+fn flagged(status: &Status) -> String {
+    match status.flagged.iter().filter(|node| node.action != NodeAction::Pass).count() {
+        0 => "no node is cut".to_owned(),
+        1 => "1 node is cut".to_owned(),
+        count => format!("{count} nodes are cut"),
+    }
+}
+
+/// What keeps an agent from cutting that observes.
+fn who_observes(status: &Status) -> String {
+    let set = status.mode_set.as_ref();
+    match (&status.replacement, set.and_then(|set| set.changed.as_ref().map(|by| (set, by)))) {
+        (Some(row), _) if row.beside == Beside::Observes => format!("{} is here", row.product),
+        _ if status.cluster.is_old => "the view is too old".to_owned(),
+        (_, Some((set, by))) if set.set == Mode::Observe => {
+            format!("set to observe by {} at {}; started with {}", by.by, by.at, set.started)
+        }
+        _ => "--mode observe".to_owned(),
+    }
+}
+
+/// A time in whole seconds, as in `1m 30s`.
+fn seconds(seconds: u64) -> impl Display {
+    humantime::format_duration(Duration::from_secs(seconds))
+}
+
+/// Collects warnings; a code stands there once, its texts joined.
+#[derive(Default)]
+struct Warnings(Vec<Warning>);
+
+impl Warnings {
+    fn add(&mut self, code: Code, message: impl Into<String>) {
+        self.0.push(Warning { code, message: message.into(), standing: code.is_standing() });
+    }
+
+    /// One of several texts, where there are any.
+    fn all(&mut self, code: Code, texts: impl IntoIterator<Item = String>) {
+        let texts: Vec<String> = texts.into_iter().collect();
+        if !texts.is_empty() {
+            self.add(code, texts.join("; "));
+        }
+    }
+}
+
+fn warnings(status: &Status) -> Vec<Warning> {
+    let mut warnings = Warnings::default();
+    of_source(status, &mut warnings);
+    of_devices(status, &mut warnings);
+    of_maps(status, &mut warnings);
+    of_flows(status, &mut warnings);
+    warnings.0.sort_by_key(|warning| warning.code);
+    warnings.0
+}
+
+/// Who exists, who is flagged, and what keeps that from being carried out.
+fn of_source(status: &Status, to: &mut Warnings) {
+    let cluster = &status.cluster;
+    if cluster.view == 0 {
+        to.add(Code::NoView, format!("{} has not yet said which nodes there are", cluster.source));
+    }
+    if let Some(row) = status.replacement.as_ref().filter(|row| row.beside == Beside::Observes) {
+        to.add(Code::Replaced, row.why.clone());
+    }
+    if let Some(max) = cluster.max_age_seconds.filter(|_| cluster.is_old) {
+        let message = format!(
+            "the view was read {} ago, and holds for {}: nothing is cut, what would be is counted",
+            seconds(cluster.age_seconds),
+            seconds(max)
+        );
+        to.add(Code::ViewTooOld, message);
+    }
+    if let Some(error) = &cluster.error {
+        to.add(
+            Code::SourceRefused,
+            format!("{} was not taken, the last good view holds: {error}", cluster.source),
+        );
+    }
+    to.all(Code::SourceNotWatched, cluster.watch.clone());
+    if cluster.conflicts != 0 {
+        let first = cluster.conflict_examples.first().map(|row| format!("; the first: {row}"));
+        let message = format!(
+            "{} conflicts in {}; what conflicts is left out and not cut{}",
+            cluster.conflicts,
+            cluster.source,
+            first.unwrap_or_default()
+        );
+        to.add(Code::Conflicts, message);
+    }
+    if cluster.left_out != 0 {
+        let first = cluster.left_out_examples.first();
+        let first = first.map(|row| format!("; the first: {} on {}: {}", row.address, row.node, row.why));
+        let message =
+            format!("{} endpoints are left out and not cut{}", cluster.left_out, first.unwrap_or_default());
+        to.add(Code::EndpointsLeftOut, message);
+    }
+    to.all(Code::DangerousFlags, cluster.flags.clone());
+    to.all(Code::FlagsFile, status.flags_problem.clone());
+    to.all(Code::ClaimsWithheld, status.withheld.iter().map(ToString::to_string));
+}
+
+/// What packets leave by.
+fn of_devices(status: &Status, to: &mut Warnings) {
+    let devices = &status.interfaces;
+    let is_attached = |row: &InterfaceRow| row.tc.is_some();
+    let is_wanted = !devices.is_empty() || status.uncovered != 0;
+    let none_attached = is_wanted && !devices.iter().any(is_attached);
+    if none_attached {
+        let names: Vec<&str> = devices.iter().map(|row| row.name.as_str()).collect();
+        let message = match names.len() {
+            0 => "there is no device to attach to".to_owned(),
+            count => format!("none of {count} devices is attached: {}", names.join(", ")),
+        };
+        to.add(Code::NotAttached, message);
+    }
+    to.all(
+        Code::DeviceFails,
+        devices.iter().filter_map(|row| Some(format!("{}: {}", row.name, row.error.as_ref()?))),
+    );
+    let functions = devices.iter().filter(|row| row.virtual_functions != 0);
+    let functions: Vec<String> =
+        functions.map(|row| format!("{} has {}", row.name, row.virtual_functions)).collect();
+    if !functions.is_empty() {
+        let message = format!("what is sent by virtual functions is not cut here: {}", functions.join(", "));
+        to.add(Code::VirtualFunctions, message);
+    }
+    if let Some(error) = &status.routes_problem {
+        let message = format!("what devices cover is of before, since they could not be looked at: {error}");
+        to.add(Code::RoutesUnknown, message);
+    }
+    if status.uncovered != 0 {
+        let first = status.uncovered_examples.first();
+        let first = first.and_then(|row| {
+            Some(format!("; the first: {} on {}: {}", row.address, row.node, row.uncovered.as_ref()?))
+        });
+        let message = format!(
+            "{} backends are not covered, and not cut here{}",
+            status.uncovered,
+            first.unwrap_or_default()
+        );
+        let none_covered = status.covered == Some(0) && !none_attached;
+        to.add(if none_covered { Code::NothingCovered } else { Code::Uncovered }, message);
+    }
+}
+
+/// The pinned tables, and the agent itself.
+fn of_maps(status: &Status, to: &mut Warnings) {
+    let plane = &status.dataplane;
+    if plane.renewed_late() {
+        let code = if plane.has_lapsed() { Code::Lapsed } else { Code::RenewedLate };
+        let message = format!(
+            "verdicts were last renewed {:.1} s ago; the kernel ignores them after {} s",
+            plane.renewed_seconds_ago,
+            VERDICT_LIFETIME.as_secs()
+        );
+        to.add(code, message);
+    }
+    to.all(Code::RenewFailed, plane.renew_error.clone());
+    to.all(Code::MapsNotWritten, plane.error.clone());
+    to.all(
+        Code::MapsNotCompared,
+        plane.compare_error.as_ref().map(|error| format!("the maps could not be compared: {error}")),
+    );
+    if plane.differed != 0 {
+        let message = format!(
+            "{} entries were changed by somebody else, and corrected since the agent began (see the log)",
+            plane.differed
+        );
+        to.add(Code::MapsChanged, message);
+    }
+    if plane.left_out != 0 {
+        let first: Vec<String> = plane.left_out_first.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "{} backends do not fit and pass: {} ... (room for {})",
+            plane.left_out,
+            first.join(", "),
+            plane.max_backends
+        );
+        to.add(Code::BackendsBeyondMaps, message);
+    }
+    if plane.left_out_ports != 0 {
+        to.add(
+            Code::PortsBeyondMaps,
+            format!("{} host-network ports do not fit and pass", plane.left_out_ports),
+        );
+    }
+    if status.log_lines_lost != 0 {
+        let message = format!(
+            "{} lines were lost since the agent began: they came faster than they could be written",
+            status.log_lines_lost
+        );
+        to.add(Code::LogLinesLost, message);
+    }
+}
+
+/// What is done about flows of flagged nodes.
+fn of_flows(status: &Status, to: &mut Warnings) {
+    let challenged = status.challenged.iter();
+    to.all(
+        Code::ChallengeIncomplete,
+        challenged.filter_map(|(node, row)| Some(format!("{node}: {}", row.problem.as_ref()?))),
+    );
+    let stale = status.stale.iter();
+    to.all(
+        Code::StaleIncomplete,
+        stale.filter_map(|(node, row)| Some(format!("{node}: {}", row.problem.as_ref()?))),
+    );
+    to.all(Code::DrainLimited, status.ipvs.note.clone());
+    to.all(Code::DrainFails, status.ipvs.problems.clone());
+    let drained = status.ipvs.nodes.iter();
+    to.all(
+        Code::DestinationsFail,
+        drained.flat_map(|(node, row)| row.problems.iter().map(move |problem| format!("{node}: {problem}"))),
+    );
+    if status.ipvs.guard == (GuardRow::External { seen: false }) {
+        let message =
+            "the guard is external, and none is there: where this agent is killed, weights of 0 stay";
+        to.add(Code::NoGuard, message);
+    }
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;
