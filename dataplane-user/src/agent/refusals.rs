@@ -83,6 +83,7 @@ mod tests {
     fn each_refusal_has_its_words_and_its_kind() {
         let port = Backend { address: [10, 1, 1, 2].into(), scope: Scope::Port(80, Protocol::Tcp) };
         let full = "map ports: no space";
+        let mut golden = String::new();
         for (refusal, kind, text) in [
             (
                 Refusal::Starting,
@@ -133,7 +134,10 @@ mod tests {
             ),
         ] {
             assert_eq!(failure(&refusal, "node-b", SourceName::default()), Failure::new(kind, text));
+            golden += &format!("nodefence: {text}\n");
         }
+        golden += &format!("warning: {}\n", save_warning(&SaveState::Late).unwrap());
+        crate::cli::golden::check("refusals", &golden);
     }
 
     #[test]

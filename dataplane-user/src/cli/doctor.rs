@@ -1,4 +1,8 @@
-use std::{io::ErrorKind, path::Path, process::Command};
+use std::{
+    io::{self, ErrorKind},
+    path::Path,
+    process::{Command, Output},
+};
 
 use super::{
     args::{Format, PIN_DIR},
@@ -152,8 +156,12 @@ fn challenged_by(found: Conntrack) -> String {
 
 /// What `nft` lists, or the check that says why it lists nothing.
 fn nft_flowtables() -> Result<String, Check> {
+    nft_listed(Command::new("nft").args(["list", "flowtables"]).output())
+}
+
+fn nft_listed(output: io::Result<Output>) -> Result<String, Check> {
     let missing = "the program nft is not installed";
-    let output = Command::new("nft").args(["list", "flowtables"]).output().map_err(|error| {
+    let output = output.map_err(|error| {
         let why = if error.kind() == ErrorKind::NotFound { missing.to_owned() } else { error.to_string() };
         Check::warn(FLOWTABLES, format!("unknown: {why}"), "apt-get install nftables")
     })?;
@@ -303,92 +311,5 @@ fn table(checks: &[Check], colours: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{dataplane::LinkLayer, report::sample::changed};
-
-    #[test]
-    fn flowtables_in_hardware_are_a_warning() {
-        let unknown = unknown(FLOWTABLES, "not permitted");
-        assert_eq!(flowtables(Err(unknown.clone())), unknown);
-        assert_eq!(flowtables(Ok(String::new())).level, Level::Ok);
-        let software = "table inet f {\n\tflowtable ft {\n\t\thook ingress priority filter\n\t\tdevices = { eth0 }\n\t}\n}\n";
-        assert_eq!(flowtables(Ok(software.to_owned())).level, Level::Ok);
-        let hardware = software.replace("devices", "flags offload\n\t\tdevices");
-        assert_eq!(flowtables(Ok(hardware)).level, Level::Warn);
-    }
-
-    #[test]
-    fn every_line_that_is_not_ok_has_a_remedy() {
-        let none = Features { classifier: false, tcx: false, ring_buffer: false, xdp: false };
-        let failed = Findings {
-            conntrack: Finding::Failed("no root".into()),
-            ipvs_translates: Finding::Failed("no root".into()),
-            deletes_by_filter: Finding::Failed("no root".into()),
-            milliseconds: 0,
-        };
-        let missing =
-            InterfaceStatus { name: "eth9".into(), error: Some("gone".into()), ..Default::default() };
-        let mut checks = tried(none, &[]);
-        checks.extend(probed(&failed));
-        checks.extend(interface(&missing, true, &[]));
-        assert_eq!(crate::doctor::worst(&checks), Level::Fail);
-        assert!(checks.iter().all(|check| check.level == Level::Ok || check.remedy.is_some()));
-        let text = table(&checks, false);
-        assert!(text.contains("fail  interface eth9") && text.contains("-> ip -brief link"), "{text}");
-        assert!(!text.contains('\u{1b}'));
-    }
-
-    #[test]
-    fn who_guards_is_told_where_somebody_does() {
-        let level = |row, loaded| {
-            let ipvs = IpvsRow { guard: row, loaded, ..IpvsRow::default() };
-            guard(&ipvs).map(|check| check.level)
-        };
-        assert_eq!(level(GuardRow::Child, false), None);
-        assert_eq!(level(GuardRow::Child, true), Some(Level::Ok));
-        assert_eq!(level(GuardRow::External { seen: true }, false), Some(Level::Ok));
-        assert_eq!(level(GuardRow::External { seen: false }, false), None);
-    }
-
-    /// By their codes; what was only counted since the agent began is not among them.
-    #[test]
-    fn warnings_of_the_agent_stand_beside_the_doctor_s_own() {
-        let status = changed(|status| {
-            status["dataplane"]["renewed_seconds_ago"] = 2.6.into();
-            status["ipvs"]["guard"] = serde_json::json!({"kind": "external", "seen": false});
-            status["log_lines_lost"] = 8.into();
-        });
-        let checks = agent(Ok(status), None);
-        let found: Vec<_> = checks.iter().map(|check| (check.name.as_str(), check.level)).collect();
-        assert_eq!(found, [("agent", Level::Ok), ("NF05", Level::Fail), ("NF30", Level::Warn)]);
-        let remedy = checks[2].remedy.as_deref().unwrap_or_default();
-        assert!(remedy.starts_with("nodefence guard --pin-dir /sys/fs/bpf/nodefence/v3  # "), "{remedy}");
-    }
-
-    /// Whoever may not look learns that, and neither good nor bad news.
-    #[test]
-    fn without_privilege_nothing_is_guessed() {
-        let none = Features { classifier: false, tcx: false, ring_buffer: false, xdp: false };
-        let refused = InterfaceStatus {
-            name: "eth0".into(),
-            ifindex: 2,
-            link_layer: Some(LinkLayer::L2),
-            error: Some("Operation not permitted".into()),
-            ..Default::default()
-        };
-        let socket =
-            ClientError::Unreachable { path: "/run/x".into(), source: ErrorKind::PermissionDenied.into() };
-        let mut checks = tried(none, &["CAP_BPF"]);
-        let silent = InterfaceStatus { error: None, ..refused.clone() };
-        for wanted in [false, true] {
-            checks.extend(interface(&refused, wanted, &["CAP_BPF"]));
-            checks.extend(interface(&silent, wanted, &["CAP_BPF"]));
-        }
-        checks.extend(agent(Err(socket), None));
-        for check in checks {
-            assert!(check.level == Level::Warn && check.found.starts_with("unknown: "), "{check:?}");
-            assert_eq!(check.remedy.as_deref(), Some(AS_ROOT));
-        }
-    }
-}
+#[path = "doctor_tests.rs"]
+mod tests;

@@ -51,6 +51,11 @@ fn variable(verb: Option<&str>, long: &str) -> String {
     words.join("_").replace('-', "_").to_uppercase()
 }
 
+/// What is said of a value that nobody has typed.
+pub(super) fn of_variable(name: &str) -> String {
+    format!("This value is that of the environment's variable {name}.")
+}
+
 /// The variable that an error is about: it shows the option's name, which nobody has typed.
 pub(super) fn blamed(error: &clap::Error, command: &Command, typed: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };

@@ -51,7 +51,7 @@ impl Document for Explained {
 }
 
 impl Explained {
-    fn new(code: Code, answer: Result<Status, ClientError>) -> Self {
+    pub(super) fn new(code: Code, answer: Result<Status, ClientError>) -> Self {
         let Explanation { title, means, users, .. } = code.explanation();
         let remedy = remedy(code, answer.as_ref().ok());
         let (here, unknown) = match answer {
@@ -64,7 +64,7 @@ impl Explained {
         Self { code, title, means, users, remedy, here, unknown }
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let here = match (&self.here, &self.unknown) {
             (Some(warning), _) => warning.message.clone(),
             (None, Some(why)) => format!("not known: {why}"),

@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 
 use super::{
     args::Format,
+    environment::of_variable,
     exit::Exit,
     output::{causes, document, say},
 };
@@ -30,45 +31,58 @@ fn fault(exit: Exit, message: String, causes: Vec<String>) -> Option<Fault> {
     Some(Fault { exit_code: exit as u8, reason: exit.reason()?, message, causes })
 }
 
-/// Tells of an error that reached the edge.
-pub(super) fn tell(format: Format, exit: Exit, error: &anyhow::Error) {
-    let line = || say(&format!("nodefence: {}", causes(error)));
+/// The object that says so to programs; `None` where the format is one for people.
+fn object(format: Format, fault: Option<Fault>) -> Option<String> {
+    let text = fault.and_then(|fault| document(format, &fault).transpose()?.ok())?;
+    Some(text.trim_end().to_owned())
+}
+
+/// What is said of an error that reached the edge.
+pub(super) fn text(format: Format, exit: Exit, error: &anyhow::Error) -> String {
     let mut chain = error.chain().map(ToString::to_string);
     let message = chain.next().unwrap_or_default();
     // Of a transparent error the cause says the same once more.
-    let causes = chain.filter(|cause| !message.contains(cause.as_str())).collect();
-    say_as(format, fault(exit, message, causes), line);
+    let nearest_first = chain.filter(|cause| !message.contains(cause.as_str())).collect();
+    let line = || format!("nodefence: {}", causes(error));
+    object(format, fault(exit, message, nearest_first)).unwrap_or_else(line)
+}
+
+/// Tells of an error that reached the edge.
+pub(super) fn tell(format: Format, exit: Exit, error: &anyhow::Error) {
+    say(&text(format, exit, error));
+}
+
+/// What is said where something that was asked for by its name is not there; `None` where everything is.
+pub(super) fn not_found_text(format: Format, names: &[String]) -> Option<String> {
+    let one = |name: &String| format!("there is no node `{name}` (see `nodefence nodes`)");
+    let all = names.iter().map(one).collect::<Vec<_>>();
+    if all.is_empty() {
+        return None;
+    }
+    let lines = || all.iter().map(|line| format!("nodefence: {line}")).collect::<Vec<_>>().join("\n");
+    Some(object(format, fault(Exit::Unknown, all.join("; "), Vec::new())).unwrap_or_else(lines))
 }
 
 /// Tells that what was asked for by its name is not there.
 pub(super) fn not_found(format: Format, names: &[String]) {
-    let one = |name: &String| format!("there is no node `{name}` (see `nodefence nodes`)");
-    let all = names.iter().map(one).collect::<Vec<_>>();
-    let lines = || all.iter().for_each(|line| say(&format!("nodefence: {line}")));
-    if !all.is_empty() {
-        say_as(format, fault(Exit::Unknown, all.join("; "), Vec::new()), lines);
-    }
+    not_found_text(format, names).iter().for_each(|text| say(text));
 }
 
-/// Tells of a command line that is wrong. `blamed`: the variable of the environment that has the wrong value.
+/// What is said of a command line that is wrong, to programs; `None` where the format is one for people. `blamed`: the variable of the environment that has the wrong value.
+pub(super) fn usage_object(format: Format, error: &clap::Error, blamed: Option<&str>) -> Option<String> {
+    let notes = blamed.map(of_variable).into_iter().collect();
+    object(format, fault(Exit::Usage, usage(error), notes))
+}
+
+/// Tells of a command line that is wrong.
 pub(super) fn tell_usage(error: &clap::Error, typed: &[OsString], blamed: Option<&str>) {
-    let blamed = blamed.map(|name| format!("This value is that of the environment's variable {name}."));
-    let lines = || {
-        let _closed_pipe = error.print();
-        blamed.iter().for_each(|line| say(line));
-    };
-    match asked_for(typed) {
-        Some(format) if error.use_stderr() => {
-            say_as(format, fault(Exit::Usage, usage(error), blamed.iter().cloned().collect()), lines);
+    let format = asked_for(typed).filter(|_| error.use_stderr());
+    match format.and_then(|format| usage_object(format, error, blamed)) {
+        Some(object) => say(&object),
+        None => {
+            let _closed_pipe = error.print();
+            blamed.map(of_variable).iter().for_each(|line| say(line));
         }
-        _ => lines(),
-    }
-}
-
-fn say_as(format: Format, fault: Option<Fault>, lines: impl FnOnce()) {
-    match fault.and_then(|fault| document(format, &fault).transpose()?.ok()) {
-        Some(text) => say(text.trim_end()),
-        None => lines(),
     }
 }
 

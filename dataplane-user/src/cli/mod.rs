@@ -10,6 +10,8 @@ mod exit;
 mod explain;
 mod fault;
 mod flag;
+#[cfg(test)]
+pub(crate) mod golden;
 mod journal;
 mod log;
 mod nodes;

@@ -28,11 +28,19 @@ pub(super) fn nodes(socket: &Path, format: Format, args: &NodesArgs) -> anyhow::
     let items = rows.into_iter().filter(|row| is_wanted(row, args)).collect();
     let list = NodeList { items, not_found: unknown };
     not_found(format, &list.not_found);
-    print(format, &list, |list| {
-        let lines = lines(list.items.iter(), format);
-        lines.into_iter().skip(usize::from(args.no_headers)).collect::<Vec<_>>().join("\n")
-    })?;
+    print(format, &list, |list| table(list, format, args.no_headers))?;
     Ok(if list.not_found.is_empty() { Exit::Ok } else { Exit::Unknown })
+}
+
+/// As people read them.
+pub(super) fn table(list: &NodeList, format: Format, no_headers: bool) -> String {
+    let lines = lines(list.items.iter(), format);
+    lines.into_iter().skip(usize::from(no_headers)).collect::<Vec<_>>().join("\n")
+}
+
+/// What `--watch` says where the agent does not answer.
+pub(super) fn away(error: ClientError) -> String {
+    format!("nodefence: {}; it is waited for", causes(&anyhow::Error::new(error)))
 }
 
 fn ask(socket: &Path) -> Result<Vec<NodeRow>, ClientError> {
@@ -98,7 +106,7 @@ fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<Str
 
 /// What `--watch` has printed, by name.
 #[derive(Default)]
-struct Watched {
+pub(super) struct Watched {
     printed: BTreeMap<String, NodeRow>,
 }
 
@@ -123,7 +131,7 @@ impl Watched {
     }
 
     /// These rows as text, in columns that fit what is printed already too.
-    fn text(&self, changed: &[NodeRow], format: Format, head: bool) -> anyhow::Result<String> {
+    pub(super) fn text(&self, changed: &[NodeRow], format: Format, head: bool) -> anyhow::Result<String> {
         let lines = match format {
             Format::Json => {
                 let line = |row| serde_json::to_string(&Envelope::new(row));
@@ -177,7 +185,7 @@ fn watch(socket: &Path, format: Format, args: &NodesArgs, rows: Vec<NodeRow>) ->
             }
             Err(error) if !is_away => {
                 is_away = true;
-                say(&format!("nodefence: {}; it is waited for", causes(&anyhow::Error::new(error))));
+                say(&away(error));
             }
             Err(_) => {}
         }

@@ -15,6 +15,9 @@ pub(super) fn document<T: Document>(format: Format, value: &T) -> anyhow::Result
     })
 }
 
+/// Why a command failed that did what it was to do.
+pub(super) const NOT_TAKEN: &str = "what was asked for is done, but standard output does not take the result";
+
 /// Prints a result: as columns by `table`, or as one object.
 ///
 /// # Errors
@@ -24,10 +27,22 @@ pub(super) fn print<T: Document>(
     value: &T,
     table: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
+    put(render(format, value, table)?)
+}
+
+/// A result as it is printed.
+///
+/// # Errors
+/// Where it cannot be put into words.
+pub(super) fn render<T: Document>(
+    format: Format,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<String> {
     let text = document(format, value)?.unwrap_or_else(|| table(value));
     let text = text.trim_end();
     // No rows are no line.
-    put(if text.is_empty() { String::new() } else { [text, "\n"].concat() })
+    Ok(if text.is_empty() { String::new() } else { [text, "\n"].concat() })
 }
 
 /// Writes a text to standard output.
@@ -46,9 +61,7 @@ pub(super) fn is_put(text: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        done => done
-            .map(|()| true)
-            .context("what was asked for is done, but standard output does not take the result"),
+        done => done.map(|()| true).context(NOT_TAKEN),
     }
 }
 

@@ -1,10 +1,14 @@
 //! `docs/schema/`: what is printed as JSON and YAML, for validators and for people.
 
-use std::{collections::BTreeMap, env, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::Path,
+};
 
 use serde_json::Value;
 
-use super::explain::Explained;
+use super::{explain::Explained, golden};
 use crate::{
     doctor::DoctorReport,
     report::{
@@ -84,4 +88,49 @@ fn every_field_is_described() {
         }
     }
     assert!(bare.is_empty(), "{bare:#?}");
+}
+
+/// Whoever looks for a field finds how it is printed, in an object of that kind.
+#[test]
+fn every_field_stands_in_a_golden_file() {
+    fn names(value: &Value, into: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    into.insert(name.clone());
+                    names(value, into);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| names(item, into)),
+            _ => {}
+        }
+    }
+    // While they are written anew they may be half there.
+    if golden::blessing() {
+        return;
+    }
+    let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for object in golden::objects() {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        names(&object, printed.entry(kind).or_default());
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
+    let mut missing = BTreeSet::new();
+    for file in fs::read_dir(&folder).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let schema: Value = serde_json::from_str(&text).unwrap();
+        let kind = schema["title"].as_str().unwrap_or_default();
+        let parts = schema["$defs"].as_object().into_iter().flat_map(|parts| parts.values());
+        for part in parts.chain([&schema]) {
+            for (name, _) in part["properties"].as_object().into_iter().flatten() {
+                if !printed.get(kind).is_some_and(|names| names.contains(name)) {
+                    missing.insert(format!("{kind}: {name}"));
+                }
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "in no golden file of JSON (`golden.rs` says how they get there): {missing:#?}"
+    );
 }

@@ -35,7 +35,10 @@ fn stale_text(row: &StaleRow) -> String {
 
 fn drained_text(row: &DrainRow) -> String {
     if row.planned > 0 {
-        return format!("would drain {} destinations, keeps {} services", row.planned, row.exempt_services);
+        return format!(
+            "would drain {} destinations, leaves {} services exempt",
+            row.planned, row.exempt_services
+        );
     }
     format!(
         "{} destinations drained, {} with connections left, {} services exempt, {} failed",

@@ -136,7 +136,7 @@ fn what_is_drained_from_ipvs_and_what_would_be() {
         status["ipvs"]["nodes"] = json!({"node-b": observed, "node-c": failed});
     });
     let expected = [
-        "IPVS            node-b: would drain 4 destinations, keeps 5 services",
+        "IPVS            node-b: would drain 4 destinations, leaves 5 services exempt",
         "IPVS            node-c: 2 destinations drained, 3 with connections left, 5 services exempt, 6 failed",
     ];
     assert_eq!(lines, expected);

@@ -39,6 +39,17 @@ use crate::{
     source::Objects,
 };
 
+/// Why `detach` may not run beside an agent.
+pub(super) const END_IT: &str = "end it first, or it would attach again";
+const NOT_RESTORED: &str = "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \
+     gives them their weight back)";
+const TAKE_SIGNALS: &str = "take signals";
+const START_THREADS: &str = "start the agent's threads";
+
+/// What stands before the cause where only a kernel or another program could be at fault.
+#[cfg(test)]
+pub(super) const CONTEXTS: [&str; 3] = [NOT_RESTORED, TAKE_SIGNALS, START_THREADS];
+
 /// Carries out one verb. `objects`: what an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
     let caller = Caller { socket: cli.socket(), format: cli.output };
@@ -108,7 +119,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Detach(DetachArgs { ref pin_dir }) => {
             // The lock is held meanwhile: an agent that starts now would attach what is being removed.
-            let _lock = Lock::take(&cli.run_dir, "end it first, or it would attach again")?;
+            let _lock = Lock::take(&cli.run_dir, END_IT)?;
             // Whatever becomes of it: what cuts must go.
             let restore = drain::restore_all(&cli.run_dir);
             let removed = dataplane::detach(pin_dir)?;
@@ -128,15 +139,12 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             warn(&detached.warnings);
             print(cli.output, &detached, tables::detach)?;
             if let Some(error) = failed {
-                return Err(error.context(
-                    "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \
-                     gives them their weight back)",
-                ));
+                return Err(error.context(NOT_RESTORED));
             }
         }
         Verb::Guard(GuardArgs { parent, ref pin_dir }) => {
             // Before the log has its thread.
-            let ends = drain::Ends::hold().context("take signals")?;
+            let ends = drain::Ends::hold().context(TAKE_SIGNALS)?;
             let log = Log::begin(LogFormat::Text);
             let ended = match parent {
                 Some(parent) => drain::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
@@ -162,18 +170,23 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
 }
 
 fn guard(run_dir: &Path, pin_dir: &Path, ends: drain::Ends) -> anyhow::Result<()> {
+    is_there(run_dir)?;
+    own_folder(run_dir)?;
+    Ok(drain::guard(run_dir, pin_dir, ends)?)
+}
+
+pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {
     // It makes none: one that is named wrong would be watched over for nothing.
     anyhow::ensure!(
         run_dir.exists(),
         "run folder {}: there is none; expected the agent's --run-dir, which an agent makes, or a volume",
         run_dir.display()
     );
-    own_folder(run_dir)?;
-    Ok(drain::guard(run_dir, pin_dir, ends)?)
+    Ok(())
 }
 
 fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
-    let runtime = agent::runtime().context("start the agent's threads")?;
+    let runtime = agent::runtime().context(START_THREADS)?;
     let ended = runtime.block_on(agent::run(settings, source));
     // A slow write in the background must not hold the end up.
     runtime.shutdown_background();

@@ -91,3 +91,236 @@ pub(crate) fn two_flagged() -> Status {
         status["ipvs"]["nodes"] = json!({"node-b": out(10, 2, 0), "node-c": out(11, 0, 1)});
     })
 }
+
+/// Sets fields, each by its JSON pointer.
+fn set<const N: usize>(status: &mut Value, fields: [(&str, Value); N]) {
+    for (pointer, value) in fields {
+        *status.pointer_mut(pointer).expect("a field of the state") = value;
+    }
+}
+
+/// With a value in every field, and each warning that may stand beside the others.
+pub(crate) fn full() -> Status {
+    let by = json!({"by": "root (sudo by alice)", "at": "2026-01-01T00:00:00Z"});
+    let flag = json!({
+        "origin": "cli", "set_by": "nodefence flag", "by": "root", "reason": "disk", "since": "2026-01-01T00:00:00Z",
+        "remaining_seconds": 600, "until": "2026-01-01T00:10:00Z"
+    });
+    let claim = json!({
+        "source": "external:cloud", "cause": "external", "by": "npd", "reason": "KernelDeadlock", "evidence": "12 answers owed",
+        "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:01:00Z", "standing": "withheld",
+        "withheld_by": [{"kind": "all_nodes"}, {"kind": "zone", "name": "z1"}]
+    });
+    let node = json!({
+        "name": "node-b", "address": "10.0.0.2", "addresses": ["10.0.0.2"], "zone": "z1", "pool": "front", "index": 2,
+        "generation": 1, "backends": 4, "own": false, "action": "observe", "exempt": 1, "flag": flag, "claims": [claim]
+    });
+    let uncovered = json!({
+        "address": "192.0.2.78", "port": 9100, "protocol": "tcp", "node": "node-d", "flagged": false, "interface": null,
+        "uncovered": "leaves by out0, which is not attached"
+    });
+    let device = json!({
+        "name": "eth0", "ifindex": 3, "link_layer": "l2", "tc": "tcx",
+        "xdp": {"state": "generic", "reason": "the driver has no XDP"},
+        "programs_ahead": [{"id": 7, "name": "other", "place": "tcx egress"}], "virtual_functions": 2, "bridge": "br0",
+        "error": "no room"
+    });
+    let challenged = json!({
+        "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2, "skipped_opening_or_ended": 1,
+        "unreachable": 1, "liberal": 1, "seconds": 0.25, "problem": "it was cut short"
+    });
+    let stale = json!({
+        "nodes": 2, "affinity": 3, "affinity_unknown": 4, "datagrams": 5, "tcp": 6, "by_filter": 7, "refused": 8,
+        "problem": "no answer"
+    });
+    let drained = json!({
+        "taken": 2, "waiting": 3, "planned": 0, "exempt_services": 1,
+        "exempt": [{"service": "TCP 10.96.0.1:80", "why": "alone"}], "failed": 6, "problems": ["TCP 10.96.0.1:443: EPERM"]
+    });
+    changed(|status| {
+        set(
+            status,
+            [
+                ("/mode", json!("observe")),
+                ("/mode_set", json!({"started": "enforce", "set": "observe", "changed": by})),
+                (
+                    "/replacement",
+                    json!({
+                        "product": "Cilium", "device": "cilium_host", "beside": "observes", "why": "Cilium forwards",
+                        "remedy": "ip link delete cilium_host"
+                    }),
+                ),
+                (
+                    "/withheld",
+                    json!([{
+                        "scope": {"kind": "zone", "name": "z1"}, "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:05:00Z",
+                        "counted": 3, "allowed": 2
+                    }]),
+                ),
+                ("/flagged", json!([node])),
+                ("/flagged_unknown", json!({"node-z": flag})),
+                ("/claimed_unknown", json!({"node-y": [claim]})),
+                ("/exempt", json!(1)),
+                (
+                    "/exempt_examples",
+                    json!([{
+                        "node": "node-b", "address": "10.244.3.2", "port": 80, "protocol": "tcp", "service": "default/web",
+                        "why": "alone"
+                    }]),
+                ),
+                ("/would_exempt", json!(2)),
+                (
+                    "/rescue",
+                    json!({
+                        "idle": "nothing is cut", "own": {"state": "repeated", "repeated": ["IPv4 TCP"]}, "rescued": 3,
+                        "tries": 1, "beyond_budget": 2, "not": {"no_flow": 4}
+                    }),
+                ),
+                ("/flags_problem", json!("is damaged")),
+                ("/interfaces", json!([device])),
+                ("/routes_problem", json!("no buffer space")),
+                ("/covered", json!(0)),
+                ("/uncovered", json!(3)),
+                ("/uncovered_examples", json!([uncovered])),
+                ("/cannot_challenge", json!(["flows in another zone of conntrack"])),
+                ("/challenged", json!({"node-b": challenged})),
+                ("/proxy/mode", json!("ipvs")),
+                ("/stale", json!({"node-b": stale})),
+                (
+                    "/neighbours",
+                    json!([{"interface": "eth0", "address": "10.0.0.2", "state": "unknown", "dies_before_the_cut": true}]),
+                ),
+                ("/conntrack", json!({"zone": 7, "listed_v4": 2, "listed_v6": 1})),
+                ("/log_lines_lost", json!(8)),
+                ("/log_level", json!({"started": "info", "set": "debug", "changed": by})),
+            ],
+        );
+        set(
+            &mut status["cluster"],
+            [
+                ("/view", json!(0)),
+                ("/age_seconds", json!(61)),
+                ("/max_age_seconds", json!(60)),
+                ("/is_old", json!(true)),
+                ("/error", json!("line 5")),
+                ("/watch", json!("no inotify")),
+                ("/conflicts", json!(3)),
+                (
+                    "/conflict_examples",
+                    json!([{"object": "node `b`", "field": "addresses[0]", "message": "is no address"}]),
+                ),
+                ("/left_out", json!(2)),
+                (
+                    "/left_out_examples",
+                    json!([{"node": "b", "address": "fd00::2", "why": "it may be b's own address"}]),
+                ),
+                ("/flags", json!(["2 of 3 nodes", "the own node"])),
+            ],
+        );
+        set(
+            &mut status["dataplane"],
+            [
+                ("/left_out", json!(3)),
+                ("/left_out_ports", json!(5)),
+                ("/left_out_first", json!(["10.9.1.1", "10.9.1.2"])),
+                ("/error", json!("backends: E2BIG")),
+                ("/compared", json!(4)),
+                ("/compared_last", json!("2026-01-01T00:00:00Z")),
+                ("/differed", json!(4)),
+                ("/compare_error", json!("os error 38")),
+                ("/renewed_seconds_ago", json!(3.1)),
+                ("/renew_error", json!("node-b: no room")),
+            ],
+        );
+        set(
+            &mut status["ipvs"],
+            [
+                ("/loaded", json!(true)),
+                ("/note", json!("a switch is 0")),
+                ("/problems", json!(["one", "two"])),
+                ("/changes", json!(5)),
+                ("/guard", json!({"kind": "external", "seen": false})),
+                ("/nodes", json!({"node-b": drained})),
+            ],
+        );
+    })
+}
+
+/// With the warnings that may not stand beside some of [`full`].
+pub(crate) fn blind() -> Status {
+    changed(|status| {
+        set(
+            status,
+            [
+                ("/interfaces/0/tc", Value::Null),
+                ("/uncovered", json!(2)),
+                ("/dataplane/renewed_seconds_ago", json!(2.6)),
+                ("/rescue/idle", json!("how kube-proxy forwards is not known")),
+            ],
+        );
+    })
+}
+
+/// Where there are backends, and no device.
+pub(crate) fn no_device() -> Status {
+    changed(|status| {
+        set(status, [("/interfaces", json!([])), ("/covered", json!(0)), ("/uncovered", json!(2))]);
+    })
+}
+
+/// Which somebody has set to observe, with one warning.
+pub(crate) fn observes() -> Status {
+    let by = json!({"by": "root (sudo by alice)", "at": "2026-01-01T00:00:00Z"});
+    changed(|status| {
+        set(
+            status,
+            [
+                ("/mode", json!("observe")),
+                ("/mode_set", json!({"started": "enforce", "set": "observe", "changed": by})),
+                ("/ipvs/guard", json!({"kind": "external", "seen": false})),
+                ("/rescue/own", json!({"state": "repeated", "repeated": ["IPv4 TCP"]})),
+            ],
+        );
+    })
+}
+
+/// One node that is cut, one that was, and of the rest what else may be told while all is well.
+pub(crate) fn one_flagged() -> Status {
+    let by = json!({"by": "user 7", "at": "2026-01-01T00:00:00Z"});
+    let mut status = serde_json::to_value(two_flagged()).expect("JSON");
+    status["flagged"].as_array_mut().expect("a list").truncate(1);
+    let mut unattached = status["interfaces"][0].clone();
+    unattached["name"] = json!("eth1");
+    unattached["tc"] = Value::Null;
+    let mut bridge = status["interfaces"][0].clone();
+    bridge["bridge"] = bridge["name"].clone();
+    let hops = ["held", "fixed", "not_the_node", "unknown"].map(|state| {
+        json!({
+            "interface": "eth0", "address": "10.0.0.2", "state": state, "dies_before_the_cut": state == "unknown"
+        })
+    });
+    let stale = json!({
+        "nodes": 1, "affinity": 1, "affinity_unknown": 0, "datagrams": 2, "tcp": 3, "by_filter": 4, "refused": 0,
+        "problem": null
+    });
+    let planned = json!({
+        "taken": 0, "waiting": 0, "planned": 5, "exempt_services": 1, "exempt": [], "failed": 0, "problems": []
+    });
+    set(
+        &mut status,
+        [
+            ("/mode_set", json!({"started": "observe", "set": "enforce", "changed": by})),
+            ("/log_level", json!({"started": "info", "set": "debug", "changed": by})),
+            ("/cluster/max_age_seconds", json!(60)),
+            ("/cluster/services", Value::Null),
+            ("/cluster/endpoints", Value::Null),
+            ("/interfaces", json!([bridge, unattached])),
+            ("/neighbours", json!(hops)),
+            ("/rescue/own/state", json!("balanced")),
+            ("/stale", json!({"node-b": stale})),
+            ("/ipvs/nodes/node-b", planned),
+            ("/ipvs/guard", json!({"kind": "external", "seen": true})),
+        ],
+    );
+    serde_json::from_value(status).expect("a status")
+}

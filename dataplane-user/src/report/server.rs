@@ -326,12 +326,17 @@ fn allowed(stream: &UnixStream) -> Result<Peer, Failure> {
     let own = nix::unistd::geteuid().as_raw();
     match getsockopt(stream, PeerCredentials) {
         Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(Peer { uid: peer.uid() }),
-        Ok(peer) => {
-            let message = format!("user {} may not command the agent; run as root", peer.uid());
-            Err(Failure::new(ErrorKind::Refused, message))
-        }
-        Err(error) => Err(Failure::failed(format_args!("cannot tell who is asking: {error}"))),
+        Ok(peer) => Err(stranger(peer.uid())),
+        Err(error) => Err(nobody(error)),
     }
+}
+
+fn stranger(uid: u32) -> Failure {
+    Failure::new(ErrorKind::Refused, format!("user {uid} may not command the agent; run as root"))
+}
+
+fn nobody(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(format_args!("cannot tell who is asking: {error}"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! How the workspace's files hang together: no two of a crate import each other in a circle, the agent's threads and tasks begin in one of them, and
-//! the pages on coverage, on the log and on warnings say what is there.
+//! the pages on coverage, on the log and on warnings say what is there. What verbs print stands in golden files.
 
 mod coverage;
 mod events;
 mod imports;
+mod messages;
 mod modules;
 mod spawns;
 mod warnings;

@@ -195,3 +195,42 @@ fn who_asks_is_known_by_the_kernel_s_word() {
     let uid: u32 = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
     assert_eq!(uid, nix::unistd::geteuid().as_raw());
 }
+
+/// What only a kernel or a broken disk can cause is made as it would be.
+#[test]
+fn whatever_keeps_the_socket_from_being_served_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_socket = dir.path().join("file");
+    std::fs::write(&no_socket, "").unwrap();
+    let (_served, path, _runtime, _server) = bound();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bind = |path: PathBuf| runtime.block_on(async { Server::bind(path) }).map(drop).unwrap_err();
+    let mut errors = vec![
+        bind(no_socket),
+        bind(path.clone()),
+        bind(dir.path().join("x".repeat(120))),
+        bind("/proc/version/agent.sock".into()),
+    ];
+    for what in ["cannot set its mode", "cannot remove the stale one"] {
+        let source = io::ErrorKind::PermissionDenied.into();
+        errors.push(ServerError { path: path.clone(), what, source });
+    }
+    let mut text: String = errors.iter().map(|error| format!("{error}\n")).collect();
+    let (_dir, path, _runtime) = serve();
+    for line in
+        [b"what?\n".to_vec(), b"\xff\n".to_vec(), [vec![b'x'; MAX_REQUEST + 1], b"\n".to_vec()].concat()]
+    {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let _refused_early = stream.write_all(&line);
+        let mut answer = String::new();
+        let _closed = io::BufRead::read_line(&mut io::BufReader::new(stream), &mut answer);
+        text += &answer;
+    }
+    for failure in [stranger(1_000), nobody(io::Error::from(io::ErrorKind::PermissionDenied))] {
+        text += &format!("{failure}\n");
+    }
+    for (folder, name) in [(dir.path(), "DIR"), (_served.path(), "DIR")] {
+        text = text.replace(&*folder.to_string_lossy(), name);
+    }
+    crate::cli::golden::check("socket", &text);
+}
