@@ -93,7 +93,7 @@ fn rows(sight: &Sight, report: &BTreeMap<Hop, Holding>) -> Vec<NeighbourRow> {
         .map(|(hop, &holding)| NeighbourRow {
             interface: coverage.name(hop.ifindex),
             address: hop.address,
-            state: holding.into(),
+            state: holding,
             dies_before_the_cut: holding == Holding::Unknown,
         })
         .collect()

@@ -196,8 +196,7 @@ impl Covered {
         let mut found = Self::default();
         for node in &world.view.nodes {
             let flagged = bearers.contains(&node.name);
-            let leaving = node.backends.iter().filter(|backend| leaves(own_node, node, backend, flagged));
-            for backend in leaving {
+            for backend in leaving(own_node, node, flagged) {
                 if world.coverage.of(backend.address).is_ok() {
                     found.covered += 1;
                     continue;
@@ -219,8 +218,12 @@ pub(super) fn uncovered_of<'a>(
     node: &'a Node,
     flagged: bool,
 ) -> impl Iterator<Item = &'a Backend> {
-    let leaving = node.backends.iter().filter(move |backend| leaves(own_node, node, backend, flagged));
-    leaving.filter(|backend| coverage.of(backend.address).is_err())
+    leaving(own_node, node, flagged).filter(|backend| coverage.of(backend.address).is_err())
+}
+
+/// The node's backends to whom packets leave by a device.
+fn leaving<'a>(own_node: &'a str, node: &'a Node, flagged: bool) -> impl Iterator<Item = &'a Backend> {
+    node.backends.iter().filter(move |backend| leaves(own_node, node, backend, flagged))
 }
 
 /// What a `flag` did to that node; `None` where it does not exist any more.

@@ -28,15 +28,19 @@ pub(super) fn blessing() -> bool {
     std::env::var_os("NODEFENCE_BLESS").is_some()
 }
 
-/// Holds a text to its file.
+/// Holds a text to its golden file.
 pub(crate) fn check(name: &str, text: &str) {
-    let file = folder().join(format!("{name}.txt"));
+    hold(&folder().join(format!("{name}.txt")), text);
+}
+
+/// Holds a text to the file that it is published in.
+pub(super) fn hold(file: &Path, text: &str) {
     if blessing() {
-        fs::write(&file, text).expect("a golden file");
+        fs::write(file, text).expect("a file to write");
     }
-    let golden = fs::read_to_string(&file).unwrap_or_default();
-    let bless = "`NODEFENCE_BLESS=1 cargo test -p nodefence --lib golden` writes it anew";
-    assert!(golden == text, "{} is not what is printed; {bless}. Printed:\n{text}", file.display());
+    let published = fs::read_to_string(file).unwrap_or_default();
+    let bless = "`NODEFENCE_BLESS=1 cargo test -p nodefence --lib` writes it anew";
+    assert!(published == text, "{} is not what the code says; {bless}. It says:\n{text}", file.display());
 }
 
 /// Holds a report to its file: of samples, the first of which has every field set, each as the verb prints it in these formats.

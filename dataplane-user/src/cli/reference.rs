@@ -1,10 +1,10 @@
 //! `docs/cli.md`: what `--help` says, as one page.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, path::Path};
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::{args::Cli, environment::with_variables};
+use super::{args::Cli, environment::with_variables, golden};
 
 const TOP: &str = "# The command line
 
@@ -107,9 +107,5 @@ fn prose(help: &str) -> String {
 fn the_page_is_what_the_help_says() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
     let text = page(&mut with_variables(Cli::command()));
-    if std::env::var_os("NODEFENCE_BLESS").is_some() {
-        fs::write(&file, &text).unwrap();
-    }
-    let bless = "docs/cli.md is not what the help says; `NODEFENCE_BLESS=1 cargo test -p nodefence --lib reference` writes it anew";
-    assert!(fs::read_to_string(&file).unwrap() == text, "{bless}");
+    golden::hold(&file, &text);
 }

@@ -10,8 +10,9 @@ use super::{
     adjusted::{Adjusted, ModeReport},
     audit::{AuditReport, RepairReport},
     detached::Detached,
+    flows::FlowList,
     health::StatusReport,
-    model::{BackendRow, CounterRow, FlagReport, FlowList, NodeRow, UnflagReport},
+    model::{BackendRow, CounterRow, FlagReport, NodeRow, UnflagReport},
     nodes::NodeList,
 };
 

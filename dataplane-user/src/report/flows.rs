@@ -1,4 +1,4 @@
-//! Which flows `flows` lists.
+//! Which flows `flows` lists, and its rows.
 
 use std::{
     fmt,
@@ -6,9 +6,10 @@ use std::{
     str::FromStr,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Protocol;
+use crate::{cluster::Protocol, conntrack::TcpState};
 
 /// Which flows are asked for: all where nothing is said. What is not said is not sent, since an agent refuses fields that it does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +105,103 @@ impl From<ServiceFilter> for String {
             ServiceFilter::At(place) => place.to_string(),
         }
     }
+}
+
+/// The state of a TCP flow in conntrack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowState {
+    /// Nothing was seen.
+    None,
+    /// A SYN was seen.
+    SynSent,
+    /// A SYN|ACK was seen.
+    SynRecv,
+    /// Both sides agreed.
+    Established,
+    /// One side is done.
+    FinWait,
+    /// The other side acknowledged that.
+    CloseWait,
+    /// Both sides are done, and the last ACK is missing.
+    LastAck,
+    /// Closed in order.
+    TimeWait,
+    /// Reset.
+    Close,
+    /// Both sides open it.
+    SynSent2,
+    /// A state of a later kernel.
+    Unknown,
+}
+
+impl From<TcpState> for FlowState {
+    fn from(state: TcpState) -> Self {
+        match state {
+            TcpState::None => Self::None,
+            TcpState::SynSent => Self::SynSent,
+            TcpState::SynRecv => Self::SynRecv,
+            TcpState::Established => Self::Established,
+            TcpState::FinWait => Self::FinWait,
+            TcpState::CloseWait => Self::CloseWait,
+            TcpState::LastAck => Self::LastAck,
+            TcpState::TimeWait => Self::TimeWait,
+            TcpState::Close => Self::Close,
+            TcpState::SynSent2 => Self::SynSent2,
+            TcpState::Unknown(_) => Self::Unknown,
+        }
+    }
+}
+
+/// As `conntrack -L` has it.
+impl fmt::Display for FlowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "NONE",
+            Self::SynSent => "SYN_SENT",
+            Self::SynRecv => "SYN_RECV",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait => "FIN_WAIT",
+            Self::CloseWait => "CLOSE_WAIT",
+            Self::LastAck => "LAST_ACK",
+            Self::TimeWait => "TIME_WAIT",
+            Self::Close => "CLOSE",
+            Self::SynSent2 => "SYN_SENT2",
+            Self::Unknown => "UNKNOWN",
+        })
+    }
+}
+
+/// A flow that conntrack knows, to a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowRow {
+    /// The transport protocol; `None` where it is another one.
+    pub protocol: Option<Protocol>,
+    /// The number of its IP protocol (IANA).
+    pub protocol_number: u8,
+    /// Who began it.
+    pub client: SocketAddr,
+    /// What it was addressed to.
+    pub service: SocketAddr,
+    /// Where it goes.
+    pub backend: SocketAddr,
+    /// The backend's node.
+    pub node: String,
+    /// The TCP state in conntrack; `None` for other protocols.
+    pub state: Option<FlowState>,
+    /// The conntrack zone, where it is not the default one.
+    pub zone: u16,
+    /// Seconds until conntrack forgets it.
+    pub timeout_seconds: u32,
+}
+
+/// The flows to backends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowList {
+    /// By node, backend and client.
+    pub items: Vec<FlowRow>,
+    /// What this list cannot show.
+    pub notes: Vec<String>,
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    devices::InterfaceRow,
     ipvs::GuardRow,
-    model::{InterfaceRow, NodeAction, Status, VERDICT_LIFETIME},
+    model::{NodeAction, Status, VERDICT_LIFETIME},
     replacement::Beside,
     warnings::{Code, Effect},
 };

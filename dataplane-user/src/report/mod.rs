@@ -7,6 +7,7 @@ mod claim;
 mod client;
 mod cluster;
 mod detached;
+mod devices;
 mod document;
 mod fault;
 mod flows;
@@ -15,6 +16,7 @@ mod ipvs;
 mod model;
 mod nodes;
 mod replacement;
+mod rescue;
 #[cfg(test)]
 pub(crate) mod sample;
 mod server;
@@ -27,17 +29,18 @@ pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, ScopeRow, Wit
 pub use client::{Client, ClientError, PATIENCE_WITH_CHALLENGE};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};
 pub use detached::Detached;
+pub use devices::{InterfaceRow, NeighbourRow, ProgramRow};
 pub use document::{Document, Envelope, List, SCHEMA_VERSION, schema};
 pub use fault::{Fault, Reason};
-pub use flows::{FlowFilter, Place, ServiceFilter};
+pub use flows::{FlowFilter, FlowList, FlowRow, FlowState, Place, ServiceFilter};
 pub use health::{Health, State, StatusReport, Warning};
 pub use ipvs::{DrainRow, ExemptServiceRow, GuardRow, IpvsRow};
 pub use model::{
-    BackendRow, ChallengeRow, ConntrackRow, CounterRow, DataplaneRow, ExemptRow, FlagReport, FlowList,
-    FlowRow, FlowState, InterfaceRow, NeighbourRow, NeighbourState, NodeAction, NodeRow, OwnRow, OwnState,
-    ProgramRow, RescueRow, StaleRow, Status, UnflagReport,
+    BackendRow, ChallengeRow, ConntrackRow, CounterRow, DataplaneRow, ExemptRow, FlagReport, NodeAction,
+    NodeRow, StaleRow, Status, UnflagReport,
 };
 pub use nodes::NodeList;
 pub use replacement::{Beside, ReplacementRow};
+pub use rescue::{OwnRow, OwnState, RescueRow};
 pub use server::{Handler, Peer, Server, ServerError};
 pub use warnings::{Code, Effect, Explanation, UnknownCode};

@@ -1,10 +1,6 @@
 //! The rows and reports that the CLI prints. JSON and YAML output have exactly these fields.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{fmt, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -14,13 +10,14 @@ use super::{
     adjusted::Adjusted,
     claim::{ClaimRow, FlagRow, WithheldRow},
     cluster::ClusterRow,
+    devices::{InterfaceRow, NeighbourRow},
     ipvs::IpvsRow,
     replacement::ReplacementRow,
+    rescue::RescueRow,
 };
 use crate::{
     cluster::{NodeName, Protocol},
-    conntrack::TcpState,
-    dataplane::{LinkLayer, TcMode, XdpStatus, hold::Holding, probe::Findings},
+    dataplane::probe::Findings,
     enforce::Auto,
     plan::{Answer, Mode},
     proxy::Judgement,
@@ -28,6 +25,7 @@ use crate::{
 
 /// After so long the kernel ignores a verdict that was not renewed.
 pub(super) const VERDICT_LIFETIME: Duration = Duration::from_nanos(nodefence_common::VERDICT_LIFETIME_NS);
+
 /// What the datapath does with packets to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -121,103 +119,6 @@ pub struct ExemptRow {
     pub service: String,
     /// Why.
     pub why: String,
-}
-
-/// The state of a TCP flow in conntrack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FlowState {
-    /// Nothing was seen.
-    None,
-    /// A SYN was seen.
-    SynSent,
-    /// A SYN|ACK was seen.
-    SynRecv,
-    /// Both sides agreed.
-    Established,
-    /// One side is done.
-    FinWait,
-    /// The other side acknowledged that.
-    CloseWait,
-    /// Both sides are done, and the last ACK is missing.
-    LastAck,
-    /// Closed in order.
-    TimeWait,
-    /// Reset.
-    Close,
-    /// Both sides open it.
-    SynSent2,
-    /// A state of a later kernel.
-    Unknown,
-}
-
-impl From<TcpState> for FlowState {
-    fn from(state: TcpState) -> Self {
-        match state {
-            TcpState::None => Self::None,
-            TcpState::SynSent => Self::SynSent,
-            TcpState::SynRecv => Self::SynRecv,
-            TcpState::Established => Self::Established,
-            TcpState::FinWait => Self::FinWait,
-            TcpState::CloseWait => Self::CloseWait,
-            TcpState::LastAck => Self::LastAck,
-            TcpState::TimeWait => Self::TimeWait,
-            TcpState::Close => Self::Close,
-            TcpState::SynSent2 => Self::SynSent2,
-            TcpState::Unknown(_) => Self::Unknown,
-        }
-    }
-}
-
-/// As `conntrack -L` has it.
-impl fmt::Display for FlowState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "NONE",
-            Self::SynSent => "SYN_SENT",
-            Self::SynRecv => "SYN_RECV",
-            Self::Established => "ESTABLISHED",
-            Self::FinWait => "FIN_WAIT",
-            Self::CloseWait => "CLOSE_WAIT",
-            Self::LastAck => "LAST_ACK",
-            Self::TimeWait => "TIME_WAIT",
-            Self::Close => "CLOSE",
-            Self::SynSent2 => "SYN_SENT2",
-            Self::Unknown => "UNKNOWN",
-        })
-    }
-}
-
-/// A flow that conntrack knows, to a backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FlowRow {
-    /// The transport protocol; `None` where it is another one.
-    pub protocol: Option<Protocol>,
-    /// The number of its IP protocol (IANA).
-    pub protocol_number: u8,
-    /// Who began it.
-    pub client: SocketAddr,
-    /// What it was addressed to.
-    pub service: SocketAddr,
-    /// Where it goes.
-    pub backend: SocketAddr,
-    /// The backend's node.
-    pub node: String,
-    /// The TCP state in conntrack; `None` for other protocols.
-    pub state: Option<FlowState>,
-    /// The conntrack zone, where it is not the default one.
-    pub zone: u16,
-    /// Seconds until conntrack forgets it.
-    pub timeout_seconds: u32,
-}
-
-/// The flows to backends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FlowList {
-    /// By node, backend and client.
-    pub items: Vec<FlowRow>,
-    /// What this list cannot show.
-    pub notes: Vec<String>,
 }
 
 /// A counter of the datapath.
@@ -351,41 +252,6 @@ pub struct UnflagReport {
     pub warnings: Vec<String>,
 }
 
-/// A program that runs ahead of ours.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ProgramRow {
-    /// The kernel's id of it; 0 where there is none.
-    pub id: u32,
-    /// Its name.
-    pub name: String,
-    /// Where it runs.
-    pub place: String,
-}
-
-/// A device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct InterfaceRow {
-    /// Its name.
-    pub name: String,
-    /// Its index; 0 where it does not exist.
-    pub ifindex: u32,
-    /// What its packets start with.
-    pub link_layer: Option<LinkLayer>,
-    /// How the TC programs are attached; `None` where nothing is.
-    pub tc: Option<TcMode>,
-    /// What runs in XDP, and why nothing does.
-    pub xdp: XdpStatus,
-    /// Programs that see packets before ours do.
-    pub programs_ahead: Vec<ProgramRow>,
-    /// Virtual functions (SR-IOV) of it and of what it stands on: who was given one sends past the cut.
-    #[serde(default)]
-    pub virtual_functions: u32,
-    /// The bridge that it is, or is a port of: what other ports' pods and guests send is switched there, and not cut.
-    pub bridge: Option<String>,
-    /// What went wrong.
-    pub error: Option<String>,
-}
-
 /// The pinned tables.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DataplaneRow {
@@ -425,108 +291,6 @@ impl DataplaneRow {
     pub fn has_lapsed(&self) -> bool {
         self.renewed_seconds_ago > VERDICT_LIFETIME.as_secs_f64()
     }
-}
-
-/// What the agent does with a neighbour entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NeighbourState {
-    /// It is held: packets reach the cut even if the node's link is down.
-    Held,
-    /// It needs no help: it is permanent, or kept by a daemon, or the device needs none.
-    Fixed,
-    /// It is a router's and left alone: if the router fails, packets die there.
-    NotTheNode,
-    /// The link-layer address was never seen: packets die there, and senders get EHOSTUNREACH.
-    Unknown,
-}
-
-impl From<Holding> for NeighbourState {
-    fn from(holding: Holding) -> Self {
-        match holding {
-            Holding::Held => Self::Held,
-            Holding::Fixed => Self::Fixed,
-            Holding::NotTheNode => Self::NotTheNode,
-            Holding::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl fmt::Display for NeighbourState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Held => "held: packets reach the cut even if its link is down",
-            Self::Fixed => "needs no help",
-            Self::NotTheNode => "a router, left alone: if it fails, packets die there",
-            Self::Unknown => {
-                "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
-            }
-        })
-    }
-}
-
-/// The next hop to a flagged node's backends, as the neighbour table has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NeighbourRow {
-    /// The device.
-    pub interface: String,
-    /// The next hop's address.
-    pub address: IpAddr,
-    /// What the agent does with its entry, so that packets still reach the cut when the node's link is down.
-    pub state: NeighbourState,
-    /// Packets die there and do not reach the cut: its link-layer address was never seen.
-    pub dies_before_the_cut: bool,
-}
-
-/// Whether packets of this machine's own sockets are balanced anew when they are sent once more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OwnState {
-    /// None was seen yet.
-    #[default]
-    NotTried,
-    /// They are, of every kind that was seen.
-    Balanced,
-    /// Some kinds are not. They go elsewhere when their sender sends them again.
-    Repeated,
-}
-
-/// What becomes of packets of this machine's own sockets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OwnRow {
-    /// Whether they are balanced anew.
-    pub state: OwnState,
-    /// Kinds that are not: IP version and protocol, as in `IPv4 TCP`.
-    pub repeated: Vec<String>,
-}
-
-impl fmt::Display for OwnRow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.state {
-            OwnState::NotTried => f.write_str("not tried yet"),
-            OwnState::Balanced => f.write_str("balanced anew"),
-            OwnState::Repeated => {
-                write!(f, "{}: go elsewhere when they are sent again", self.repeated.join(", "))
-            }
-        }
-    }
-}
-
-/// New connections and datagrams that met the cut and were balanced anew.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RescueRow {
-    /// Why none is; `None` where they are.
-    pub idle: Option<String>,
-    /// What becomes of those of this machine's own sockets, which are sent once more by a raw socket.
-    pub own: OwnRow,
-    /// How many were rescued; one that met the cut again counts again.
-    pub rescued: u64,
-    /// How many were refused after all their tries.
-    pub tries: u64,
-    /// How many were refused at once, since more came than `--rescue-per-second` and the agent's share of a processor allow.
-    pub beyond_budget: u64,
-    /// How many were not rescued for another reason, by the name of its counter. Later versions may have more counters.
-    pub not: std::collections::BTreeMap<String, u64>,
 }
 
 /// What listing conntrack's table has cost, since the agent began; what the audit reads is not in it.

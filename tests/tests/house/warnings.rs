@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nodefence::report::{Code, Effect, Explanation};
 
 /// Set, the page is written anew in place of being compared.
-const WRITE: &str = "NODEFENCE_WRITE_DOCS";
+const WRITE: &str = "NODEFENCE_BLESS";
 
 const HEAD: &str = "# Warnings
 
@@ -27,7 +27,7 @@ The word higher up in this table goes before. An observing agent that has warnin
 - `nodefence status --check` ends with exit code 5 where a warning stands. What was counted since the agent began does not stand.
 - In JSON and YAML `status` has `state`, `why` and `warnings` (`code`, `message`, `standing`).
 
-*`NODEFENCE_WRITE_DOCS=1 cargo test -p nodefence-tests --test house` writes this page from `dataplane-user/src/report/warnings.rs`.*
+*`NODEFENCE_BLESS=1 cargo test -p nodefence-tests --test house` writes this page from `dataplane-user/src/report/warnings.rs`.*
 ";
 
 fn page() -> Result<String> {

@@ -6,11 +6,13 @@
 //! dies, the entry ages as any other. Only where the next hop *is* the flagged node; a router's entry is never touched.
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    fmt,
     net::IpAddr,
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{error::Error, netlink::Netlink};
 
@@ -35,17 +37,31 @@ pub struct FlaggedNode {
 }
 
 /// What became of one next hop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "NeighbourState")]
 pub enum Holding {
-    /// Renewed.
+    /// Renewed: packets reach the cut even if the node's link is down.
     Held,
-    /// The entry needs no help: permanent, without resolution, or kept by a daemon.
+    /// The entry needs no help: it is permanent, without resolution, or kept by a daemon.
     Fixed,
     /// The next hop is not the node (a router, say): left alone. If it fails, packets die there for every destination.
     NotTheNode,
     /// No link-layer address was seen since the agent started: packets die before egress, and their senders get EHOSTUNREACH.
     Unknown,
+}
+
+impl fmt::Display for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Held => "held: packets reach the cut even if its link is down",
+            Self::Fixed => "needs no help",
+            Self::NotTheNode => "a router, left alone: if it fails, packets die there",
+            Self::Unknown => {
+                "its link-layer address was never seen: packets die there, senders get EHOSTUNREACH"
+            }
+        })
+    }
 }
 
 /// Holds neighbour entries. Blocking, each call a few milliseconds; to be used in the network namespace it was opened in.
