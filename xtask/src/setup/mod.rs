@@ -6,12 +6,17 @@ mod rust;
 
 use anyhow::Result;
 use need::Need;
+use nix::sys::statvfs::statvfs;
 
 use crate::say::say;
 use crate::workspace::Workspace;
 
+/// What `cargo xtask test` left in an empty target folder, rounded up, in bytes.
+const TARGET_SIZE: u64 = 5_000_000_000;
+
 /// Installs what is missing: Debian packages, the pinned toolchain, bpf-linker, cargo-deny. Silent where nothing is.
 pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
+    warn_of_a_full_disk(workspace);
     debian::ensure(needs)?;
     rust::toolchain(&workspace.pins)?;
     if needs.contains(&Need::Build) {
@@ -39,4 +44,20 @@ pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
         pins.cargo_deny
     );
     Ok(())
+}
+
+/// A linker that finds the disk full crashes without saying why.
+fn warn_of_a_full_disk(workspace: &Workspace) {
+    let Ok(disk) = statvfs(&workspace.root) else {
+        return;
+    };
+    let free = disk.blocks_available() * disk.fragment_size();
+    if free < TARGET_SIZE && !workspace.target.join("debug").exists() {
+        say!(
+            "the disk of {} has {:.1} GB free; a first build takes about {} GB",
+            workspace.root.display(),
+            free as f64 / 1e9,
+            TARGET_SIZE / 1_000_000_000
+        );
+    }
 }
