@@ -1,4 +1,4 @@
-//! Cluster files of the benchmarks, and how their nodes are flagged.
+//! Cluster files of the benchmarks, and the flagging of their nodes.
 use std::net::Ipv4Addr;
 
 use nodefence_tests::Agent;
@@ -23,7 +23,8 @@ pub(crate) fn file(nodes: &[Node]) -> String {
     json!({ "nodes": nodes }).to_string()
 }
 
-/// Flags a node through the command line; gives the agent's answer. With `--wait` the answer comes once the idle clients were challenged, with the outcome.
+/// Flags a node through the command line; gives the agent's answer. With `--wait` in `more` the agent answers once it has challenged the idle
+/// clients, and names the outcome.
 pub(crate) fn flag(agent: &Agent, node: &str, more: &[&str]) -> anyhow::Result<Value> {
     let words = ["flag", node, "--for", "10m", "--reason", "bench", "--force"];
     agent.json(&[&words, more].concat())

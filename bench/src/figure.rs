@@ -1,4 +1,4 @@
-//! The result of a benchmark: one figure, its peers, its goal. Pure but for the writing of the two files.
+//! A result of a benchmark: one figure, its peers, its goal. All is pure but `write`.
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 use anyhow::Context as _;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::stats::Summary;
 
-/// A measured value, or that it never came within the cap.
+/// A measured value; [`Value::Never`] where it did not come within the cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     Number(f64),
@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Four significant digits: what the machine's noise leaves.
+/// Rounds to four significant digits: the machine's noise leaves no more.
 fn round(number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;
@@ -54,7 +54,7 @@ pub(crate) struct Figure {
     pub(crate) unit: Cow<'static, str>,
     pub(crate) ours: Value,
     pub(crate) peers: BTreeMap<String, Value>,
-    /// The quantities that `goal` compares; the goal says how.
+    /// The ratio that `goal` bounds; the goal's text says of which quantities.
     pub(crate) ratio: Option<f64>,
     /// `None` where the figure is shown for its own sake.
     pub(crate) goal: Option<String>,
@@ -118,7 +118,7 @@ pub(crate) fn all_met(figures: &[Figure]) -> bool {
     figures.iter().all(|figure| figure.met != Some(false))
 }
 
-/// Writes the figures (`datapath.json`, `ipvs.json`, `scale.json`) and `machine.json` (where and how they were taken) into `out`.
+/// Writes into `out` the figures as `name`, and `machine.json`, which says where and how they were taken.
 pub(crate) fn write(
     out: &Path,
     name: &str,
@@ -133,7 +133,7 @@ pub(crate) fn write(
     store("machine.json", serde_json::to_string_pretty(machine)?)
 }
 
-/// The figures as a table, one goal's verdict a line.
+/// The figures as a table with a line for each, and the notes below it.
 pub(crate) fn table(figures: &[Figure]) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
@@ -166,7 +166,7 @@ pub(crate) fn table(figures: &[Figure]) -> String {
     text
 }
 
-/// A value as people read it.
+/// A value in the form that people read.
 pub(crate) fn show(value: Value) -> String {
     match value {
         Value::Never => "never".into(),

@@ -1,9 +1,9 @@
-//! The machine of a run.
+//! The machine on which a benchmark ran.
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Kernel, processor, cores, load and time; what cannot be read is null.
+/// Kernel, processor, cores, load and time. A fact that cannot be read is null.
 pub(crate) fn facts(arguments: &[String]) -> Value {
     let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn facts(arguments: &[String]) -> Value {
     })
 }
 
-/// The agent's binary: beside this one, unless another is named.
+/// The agent's binary: `named`, or else the one beside this program.
 pub(crate) fn agent(named: Option<&Path>) -> anyhow::Result<std::path::PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),

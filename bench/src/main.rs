@@ -231,12 +231,12 @@ fn run(verb: Verb) -> anyhow::Result<bool> {
             sandbox::enter()?;
             return scale::run(&args);
         }
-        // Its figures are judged with those of the other half.
+        // xtask gives its figures to `ipvs --tables`, which judges them.
         Verb::IpvsTables(args) => {
             sandbox::enter()?;
             ipvs::run(args.quick, &machine::agent(args.agent.as_deref())?)?;
         }
-        // No sandbox: the way to the API server is the guest's own.
+        // No sandbox: the API server is reached through the guest's own network.
         Verb::IpvsSync { quick } => ipvs::run_sync(quick)?,
         Verb::Publish { from, commit, to, quick } => {
             return Ok(publish::run(&from, &commit, &to)? || quick);
@@ -247,7 +247,7 @@ fn run(verb: Verb) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What each program of the VM's half prints.
+/// The line that each benchmark in the VM prints.
 #[derive(Deserialize)]
 struct Guest {
     machine: serde_json::Value,
@@ -348,7 +348,7 @@ fn datapath(args: &Datapath) -> anyhow::Result<bool> {
                 &args.out,
             )?,
         });
-        // After each part, so that a later one's failure loses nothing.
+        // Written after each part, so that a later part's failure loses nothing.
         figure::write(&args.out, DATAPATH, &figures, &machine)?;
     }
     println!("{}", figure::table(&figures));

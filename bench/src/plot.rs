@@ -1,4 +1,4 @@
-//! SVG pictures: bars with their spread, and curves. Pure but for the writing of the file.
+//! SVG pictures: bars with their spread, and curves. All is pure but `save`.
 use std::{fmt::Write as _, path::Path};
 
 use anyhow::Context as _;
@@ -10,12 +10,12 @@ const LEFT: f64 = 210.0;
 const RIGHT: f64 = 90.0;
 const BAR: f64 = 18.0;
 const OURS: &str = "#1557b0";
-/// Peers, in the order of their first mention: told apart by lightness too.
+/// Colours of the peers, in the order of their first mention. They differ in lightness too.
 const PEERS: [&str; 6] = ["#9aa0a6", "#c58a2d", "#7a9a4a", "#b0593f", "#8b6fae", "#5b9aa0"];
 const INK: &str = "#202124";
 const FAINT: &str = "#5f6368";
 
-/// One bar. A bar without a value is one that never came.
+/// One bar. A bar has no value where the result never came.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) name: String,
@@ -103,9 +103,13 @@ pub(crate) fn curves(
 ) -> anyhow::Result<()> {
     let most =
         |pick: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|c| &c.points).map(pick).fold(0.0, f64::max);
-    let (x_ticks, y_ticks) = (ticks(most(|p| p.0)), ticks(most(|p| p.1)));
-    let (x_end, y_end) = (x_ticks.last().copied().unwrap_or(1.0), y_ticks.last().copied().unwrap_or(1.0));
-    let (left, top, bottom) = (80.0, 100.0, 440.0);
+    let x_ticks = ticks(most(|p| p.0));
+    let y_ticks = ticks(most(|p| p.1));
+    let x_end = x_ticks.last().copied().unwrap_or(1.0);
+    let y_end = y_ticks.last().copied().unwrap_or(1.0);
+    let left = 80.0;
+    let top = 100.0;
+    let bottom = 440.0;
     let x = |value: f64| left + (WIDTH - left - 40.0) * value / x_end;
     let y = |value: f64| bottom - (bottom - top) * value / y_end;
     let mut body = String::new();

@@ -4,7 +4,7 @@ use std::{
     time::Instant,
 };
 
-/// One line on stderr, rewritten in place on a terminal, one at the end elsewhere.
+/// One line on stderr: rewritten in place on a terminal, elsewhere printed once at the end.
 pub(crate) struct Progress {
     label: String,
     done: u32,
@@ -30,7 +30,7 @@ impl Progress {
         self.at(self.done + 1);
     }
 
-    /// Sets the part that is done.
+    /// Sets the number of steps that are done.
     pub(crate) fn at(&mut self, done: u32) {
         let done = done.min(self.of);
         if done != self.done {
@@ -42,7 +42,7 @@ impl Progress {
     fn show(&self) {
         if self.terminal {
             eprint!("\r\x1b[K{}  {}/{}", self.label, self.done, self.of);
-            // Nothing depends on the line.
+            // An error is ignored: nothing depends on the line.
             let _ = std::io::stderr().flush();
         }
     }

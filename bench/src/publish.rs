@@ -1,4 +1,4 @@
-//! The page of figures: what all benchmarks of one run found, misses included.
+//! The page of figures: the results of all benchmarks of one run, missed goals included.
 use std::{fmt::Write as _, path::Path};
 
 use anyhow::{Context as _, ensure};
@@ -15,17 +15,17 @@ const BENCHMARKS: [(&str, &str); 3] = [
     ("scale", "The agent in a large cluster"),
 ];
 
-/// The results of one benchmark, and their place.
+/// The results of one benchmark, and the machine on which it ran.
 struct Run {
     title: &'static str,
     figures: Vec<Figure>,
     machine: Json,
 }
 
-/// Writes the page from `from`, which has a folder for each benchmark; whether all goals were met.
+/// Writes the page from `from`, which has a folder for each benchmark. Gives whether all goals are met.
 ///
 /// # Errors
-/// Where a benchmark's files are missing or are no such files, or the page cannot be written.
+/// Where a benchmark's files are missing or hold no figures, or the page cannot be written.
 pub(crate) fn run(from: &Path, commit: &str, to: &Path) -> anyhow::Result<bool> {
     let runs = BENCHMARKS.iter().map(|(name, title)| {
         let folder = from.join(name);
@@ -59,7 +59,7 @@ fn page(runs: &[Run], commit: &str) -> String {
     text
 }
 
-/// Place and time of the run; values that could not be read are left out.
+/// The table with machine and time of the run. Values that could not be read are left out.
 fn machine(facts: &Json, commit: &str) -> String {
     let mut text = "| | |\n|---|---|\n".to_owned();
     let mut row = |name: &str, value: Option<String>| {
@@ -83,7 +83,7 @@ fn machine(facts: &Json, commit: &str) -> String {
     text + "\n"
 }
 
-/// Missed promises come before all tables.
+/// The list of missed goals, which comes before all tables.
 fn misses(runs: &[Run]) -> String {
     let figures = || runs.iter().flat_map(|run| &run.figures);
     let promised = figures().filter(|figure| figure.met.is_some()).count();
@@ -156,7 +156,7 @@ fn spread(figure: &Figure, name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// A bar would begin another cell.
+/// The text of a cell, without the bars that would begin another cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

@@ -1,5 +1,5 @@
-//! The benchmark runs in mount, PID and network namespaces of its own: nothing of the machine is touched, and whatever way it
-//! ends (Ctrl-C and SIGKILL too) the kernel removes every process, namespace, device, map and pin with it.
+//! Mount, PID and network namespaces of the benchmark's own. The benchmark touches nothing of the machine. However it ends (Ctrl-C and SIGKILL
+//! too), the kernel removes its processes, namespaces, devices, maps and pins.
 #![expect(unsafe_code, reason = "a signal handler")]
 
 use std::{os::unix::process::CommandExt as _, path::Path, process::Command};
@@ -12,10 +12,10 @@ use nix::{
 };
 use nodefence_tests::netns::own_mounts;
 
-/// Set for the inner process.
+/// A variable that is set for the inner process.
 const INSIDE: &str = "NODEFENCE_BENCH_INSIDE";
 
-/// Starts this program again inside the sandbox, or, inside, finishes setting it up.
+/// Outside the sandbox: starts this program again inside it. Inside: sets up the rest of the sandbox.
 pub(crate) fn enter() -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("benchmarks make network namespaces and load BPF programs: run as root (or through sudo)");
@@ -32,15 +32,15 @@ pub(crate) fn enter() -> anyhow::Result<()> {
     end_on_signals()?;
     own_mounts()?;
     mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).context("cannot mount /run")?;
-    // Agents put their files there, too.
+    // Agents put their files there too.
     if tempfile::env::override_temp_dir(Path::new("/run")).is_err() {
         bail!("the folder for temporary files was chosen already");
     }
     Ok(())
 }
 
-/// The first process of a PID namespace ignores signals that it has no handler for. A handler, and no mask: children inherit a mask, and an agent that has SIGTERM
-/// blocked would not end when it is told to.
+/// Ends this process on the usual signals. The first process of a PID namespace ignores signals for which it has no handler. The signals are
+/// handled, not masked: children inherit a mask, and an agent that has SIGTERM blocked would not end when it is told to.
 fn end_on_signals() -> anyhow::Result<()> {
     let action = SigAction::new(SigHandler::Handler(end), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -51,8 +51,8 @@ fn end_on_signals() -> anyhow::Result<()> {
 }
 
 extern "C" fn end(_signal: nix::libc::c_int) {
-    // Nothing depends on the line.
+    // An error is ignored: nothing depends on the line.
     let _ = write(std::io::stderr(), b"\nstopped; everything of the benchmark goes with it\n");
-    // SAFETY: it is async-signal-safe and does not return.
+    // SAFETY: `_exit` is async-signal-safe and does not return.
     unsafe { nix::libc::_exit(130) }
 }

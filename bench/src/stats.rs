@@ -1,6 +1,6 @@
 //! Medians and percentiles. Pure.
 
-/// Median with the least and the greatest sample.
+/// The median, with the least and the greatest sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) median: f64,

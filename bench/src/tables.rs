@@ -18,7 +18,7 @@ pub(crate) fn stranger(i: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x6440_0000 | (i.wrapping_mul(0x9e37_79b1) & 0x003f_ffff))
 }
 
-/// Makes `count` backends known, on healthy nodes of generation 1.
+/// Writes `count` backends, on nodes of generation 1.
 pub(crate) fn fill_backends<T: BorrowMut<MapData>>(
     map: &mut HashMap<T, Addr, BackendEntry>,
     count: u32,
@@ -31,7 +31,7 @@ pub(crate) fn fill_backends<T: BorrowMut<MapData>>(
     Ok(())
 }
 
-/// Gives the nodes of `count` backends this verdict, without end.
+/// Gives the nodes of `count` backends this verdict, which never lapses.
 pub(crate) fn fill_nodes<T: BorrowMut<MapData>>(
     map: &mut Array<T, NodeEntry>,
     count: u32,

@@ -1,4 +1,4 @@
-//! The agent: the only file (with those below it) that knows all rooms. It owns every task and thread and their end.
+//! The agent: the only module that connects all others. The agent owns every task and thread, and ends them.
 
 mod actors;
 mod adjust;

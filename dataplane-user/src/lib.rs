@@ -1,6 +1,7 @@
-//! nodefence's rooms. `ARCHITECTURE.md` says what each may touch and which way data flows.
+//! The modules of nodefence. `ARCHITECTURE.md` says what each may touch and which way data flows.
 //!
-//! What is decided is `nodefence_core`, what touches the kernel's tables is `nodefence_kernel`; both are named here as if they were rooms of this crate.
+//! The crate `nodefence_core` decides, and `nodefence_kernel` touches the kernel's tables. Their modules are re-exported here, as if they were
+//! modules of this crate.
 #![forbid(unsafe_code)]
 
 pub mod agent;

@@ -3,8 +3,8 @@
 
 use nodefence_kernel::allocator::{MiMalloc, give_back_at_once};
 
-/// Of what a large view needs while it is read glibc's allocator keeps the most: 10,000 Services of 10 endpoints, of which the view is 26 MB,
-/// left the agent at 102 MB.
+/// glibc's allocator keeps most of the memory that reading a large view needs. A view of 10,000 Services with 10 endpoints each takes 26 MB,
+/// and left the agent at 102 MB.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -24,12 +24,12 @@ use crate::{Netns, Proc, bin, bin_path::command, client::wait_until, watch::Watc
 const READY: Duration = Duration::from_secs(180);
 /// How long an agent may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Where the agent pins its maps and links by default.
+/// The folder in which the agent pins its maps and links by default.
 const PINS: &str = "/sys/fs/bpf/nodefence";
 /// The agent's maps, by their names.
 pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v3";
 
-/// Until when (CLOCK_MONOTONIC, ns) the verdict of the node with this index holds.
+/// The deadline (CLOCK_MONOTONIC, ns) of the verdict of the node with this index.
 ///
 /// # Errors
 /// Where no map is pinned in the namespace, or the map has no such index.
@@ -133,7 +133,7 @@ impl Agent {
     /// Tells the agent of objects, in the lines that `nodefence-objects` reads.
     ///
     /// # Errors
-    /// Where it follows a file, or has ended.
+    /// Where the agent follows a file, or has ended.
     pub fn tell(&mut self, lines: &str) -> Result<()> {
         Ok(self.says.as_mut().context("it follows no objects")?.write_all(lines.as_bytes())?)
     }
@@ -141,7 +141,7 @@ impl Agent {
     /// Hands the pipe for objects to the caller, who tells the agent from now on.
     ///
     /// # Errors
-    /// Where it follows a file.
+    /// Where the agent follows a file.
     pub fn take_says(&mut self) -> Result<PipeWriter> {
         self.says.take().context("it follows no objects")
     }
@@ -236,17 +236,17 @@ impl Agent {
     /// How often the agent has had the kernel go through each half of conntrack's table: IPv4, IPv6.
     ///
     /// # Errors
-    /// Where it does not answer, or does not say so.
+    /// Where the agent does not answer, or does not tell the number.
     pub fn conntrack_listings(&self) -> Result<[u64; 2]> {
         let row = self.status()?["conntrack"].clone();
         let of = |half: &str| row[half].as_u64().with_context(|| format!("{half} of {row}"));
         Ok([of("listed_v4")?, of("listed_v6")?])
     }
 
-    /// Replaces the cluster file in one step, as it should be done.
+    /// Replaces the cluster file in one step (by rename).
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// Where the file cannot be written.
     pub fn rewrite_cluster_file(&self, text: &str) -> Result<()> {
         let aside = self.cluster_file().with_extension("new");
         std::fs::write(&aside, text)?;
@@ -256,7 +256,7 @@ impl Agent {
     /// Writes the same cluster file once more, by which the source confirms it.
     ///
     /// # Errors
-    /// Where it cannot be read or written.
+    /// Where the file cannot be read or written.
     pub fn confirm_cluster_file(&self) -> Result<()> {
         self.rewrite_cluster_file(&std::fs::read_to_string(self.cluster_file())?)
     }
@@ -301,7 +301,7 @@ impl Agent {
         Ok(self.begin(args)?.wait_with_output()?)
     }
 
-    /// As [`Agent::cli`], and does not wait for its end.
+    /// As [`Agent::cli`], but does not wait for the command's end.
     ///
     /// # Errors
     /// As [`Agent::cli`].
@@ -315,7 +315,7 @@ impl Agent {
     /// As [`Agent::cli`], for a command that must succeed. Gives its standard output.
     ///
     /// # Errors
-    /// Where it fails: what it said, and the agent's log.
+    /// Where the command fails; with its output and the agent's log.
     pub fn expect(&self, args: &[&str]) -> Result<String> {
         let output = self.cli(args)?;
         if !output.status.success() {
@@ -357,7 +357,7 @@ impl Agent {
         self.json(&["status"])
     }
 
-    /// What `status` says of a warning of this code, where there is one.
+    /// The warning of this code in `status`, where there is one.
     ///
     /// # Errors
     /// As [`Agent::json`].
@@ -394,13 +394,14 @@ impl Agent {
     /// # Errors
     /// As [`Agent::ask`].
     pub fn flag_by_socket(&self, node: &str) -> Result<Instant> {
-        let (node, reason) = (node.to_owned(), "test".to_owned());
+        let node = node.to_owned();
+        let reason = "test".to_owned();
         let request = Request::Flag { node, for_ms: None, reason, force: true, wait: false, sudo_user: None };
         self.ask::<FlagReport>(&request)?;
         Ok(Instant::now())
     }
 
-    /// Takes the flag back.
+    /// Withdraws the flag.
     ///
     /// # Errors
     /// As [`Agent::expect`].
@@ -408,7 +409,7 @@ impl Agent {
         self.expect(&["unflag", node]).map(drop)
     }
 
-    /// A counter's packets.
+    /// The packets that a counter has counted.
     ///
     /// # Errors
     /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
@@ -435,10 +436,10 @@ impl Agent {
         self.proc = None;
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Ends the agent by SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// Where it does not end within 10 s.
+    /// Where the agent does not end within 10 s.
     pub fn terminate(&mut self) -> Result<()> {
         self.ends_within(Duration::from_secs(10))
     }

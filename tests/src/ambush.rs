@@ -27,7 +27,7 @@ use nix::{
 /// How often the tracer of a held thread checks whether the thread may go on.
 const LIFTED: Duration = Duration::from_millis(5);
 
-/// The blow to the process.
+/// The signal or hold that meets the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
     /// SIGKILL: the step is not done.
@@ -48,14 +48,16 @@ pub struct Ambush {
 }
 
 impl Ambush {
-    /// Lies in wait for the `nth` step (from 1 on) of the thread with that name.
+    /// Begins to wait for the `nth` step (from 1 on) of the thread with that name.
     ///
     /// # Errors
     /// Where there is no such thread, or it may not be traced.
     pub fn lay(pid: Pid, thread: &str, nth: usize, blow: Blow) -> Result<Self> {
         let tid = thread_of(pid, thread)?;
-        let (lifted, hit) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let (watched_lifted, watched_hit) = (Arc::clone(&lifted), Arc::clone(&hit));
+        let lifted = Arc::new(AtomicBool::new(false));
+        let hit = Arc::new(AtomicBool::new(false));
+        let watched_lifted = Arc::clone(&lifted);
+        let watched_hit = Arc::clone(&hit);
         let (ready, laid) = channel();
         // Tracing belongs to a thread.
         let thread = std::thread::Builder::new().name("ambush".into()).spawn(move || {
@@ -94,7 +96,7 @@ impl Ambush {
 
 impl Drop for Ambush {
     fn drop(&mut self) {
-        // The thread sees it at the next system call.
+        // The thread notices this at the next system call.
         self.lifted.store(true, Ordering::Release);
     }
 }
@@ -166,7 +168,7 @@ impl Watch {
             }
         }
         match ptrace::detach(self.tid, None) {
-            // Dead already.
+            // The thread is dead already.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => return Err(error.into()),
         }

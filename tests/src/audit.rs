@@ -117,8 +117,8 @@ pub fn repair(agent: &Agent, args: &[&str]) -> Result<BTreeMap<String, usize>> {
         .with_context(|| format!("{}\n{}", String::from_utf8_lossy(&output.stderr), agent.log()))?;
     let mut counts = BTreeMap::new();
     for row in report["rows"].as_array().context("no rows")? {
-        let (kind, outcome) =
-            (row["kind"].as_str().context("kind")?, row["outcome"].as_str().context("outcome")?);
+        let kind = row["kind"].as_str().context("kind")?;
+        let outcome = row["outcome"].as_str().context("outcome")?;
         ensure!(row["action"].as_str().is_some_and(|action| !action.is_empty()), "{row}");
         *counts.entry(format!("{kind} {outcome}")).or_default() += 1;
     }

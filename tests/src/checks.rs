@@ -91,9 +91,11 @@ impl Fence for Agent {
 
     fn flag_now(&mut self, node: &str) -> Result<Instant> {
         let mut client = Client::connect(&self.socket())?;
-        let (node, reason) = (node.to_owned(), "test".to_owned());
+        let node = node.to_owned();
+        let reason = "test".to_owned();
         let began = Instant::now();
-        let (for_ms, sudo_user) = (None, None);
+        let for_ms = None;
+        let sudo_user = None;
         let request = Request::Flag { node, for_ms, reason, force: false, wait: false, sudo_user };
         client.ask::<FlagReport>(&request)?;
         Ok(began)
@@ -201,7 +203,8 @@ impl Case<'_> {
     /// How many of 24 new connections were refused. The first SYN of all others must reach C.
     fn refused(&self, service: Service) -> Result<Vec<Told>> {
         let to = self.cluster.service(service, self.place, self.family);
-        let (mut served, mut refused) = (0, Vec::new());
+        let mut served = 0;
+        let mut refused = Vec::new();
         for _ in 0..24 {
             let attempt = Conn::attempt(self.cluster.at(self.place), to, SOON);
             let at_first = attempt.at_first_syn();

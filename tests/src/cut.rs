@@ -79,7 +79,8 @@ pub(crate) fn entry(verdict: Verdict, seconds: u64) -> NodeEntry {
 
 /// A node's backends and ports under its index: its pod by address, its host-network server by address, port and protocol.
 pub(crate) fn backends_of(node: &Node, index: u32) -> (HashMap<Addr, BackendEntry>, HashMap<PortKey, u32>) {
-    let (mut backends, mut ports) = (HashMap::new(), HashMap::new());
+    let mut backends = HashMap::new();
+    let mut ports = HashMap::new();
     for family in [Family::V4, Family::V6] {
         let backend = BackendEntry { node: index, generation: 1, flags: 0 };
         backends.insert(Addr::from(node.pod_address(family)), backend);

@@ -312,7 +312,9 @@ fn is_foreign(world: &World, frame: &[u8], at: usize) -> bool {
 }
 
 fn answer_tcp(frame: &[u8], at: usize, seen: &Seen, tcp: &Tcp) -> Vec<u8> {
-    let (fin, syn, ack) = (tcp.flags & 1, tcp.flags >> 1 & 1, tcp.flags >> 4 & 1);
+    let fin = tcp.flags & 1;
+    let syn = tcp.flags >> 1 & 1;
+    let ack = tcp.flags >> 4 & 1;
     let mut segment = Vec::new();
     segment.extend((tcp.destination as u16).to_be_bytes());
     segment.extend((tcp.source as u16).to_be_bytes());

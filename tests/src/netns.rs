@@ -207,7 +207,9 @@ impl Netns {
     /// # Errors
     /// As [`Netns::exec`].
     pub fn feed(&self, line: &str, input: &str) -> Result<String> {
-        let (line, input, name) = (line.to_owned(), input.to_owned(), self.name.clone());
+        let line = line.to_owned();
+        let input = input.to_owned();
+        let name = self.name.clone();
         self.run(move || feed(&line, &input).with_context(|| format!("`{line}` in namespace {name}")))
     }
 }

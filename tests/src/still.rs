@@ -15,9 +15,9 @@ use crate::{Agent, Netns, agent::verdict_until, watch};
 pub const STILL: Duration = Duration::from_secs(5);
 /// A verdict's deadline is always at least this far ahead, whichever thread stands still.
 const AHEAD: Duration = Duration::from_secs(1);
-/// A flag and an unflag are carried out and answered by then, whichever thread stands still, but for the one that saves flags.
+/// A flag and an unflag are carried out and answered within this time, whichever thread stands still, except the thread that saves flags.
 const ANSWERED: Duration = Duration::from_millis(500);
-/// Each of them waits at most this long until it is saved.
+/// A flag and an unflag wait at most this long until they are saved.
 const SAVED: Duration = Duration::from_secs(1);
 
 /// The cut nodes, by name.
@@ -27,10 +27,10 @@ fn flagged(agent: &Agent) -> Result<Vec<String>> {
     Ok(cut.filter_map(|node| node["name"].as_str()).map(str::to_owned).collect())
 }
 
-/// Flags `node-c` beside `node-b`, and takes that flag back.
+/// Flags `node-c` beside `node-b`, and withdraws that flag.
 ///
 /// # Errors
-/// Where that is not carried out, or is late.
+/// Where the flag or the unflag is not carried out, or is late.
 pub fn flags_are_answered(agent: &Agent, name: &str) -> Result<()> {
     let since = Instant::now();
     agent.flag_by_socket("node-c").with_context(|| format!("{name} stands still"))?;
@@ -44,7 +44,7 @@ pub fn flags_are_answered(agent: &Agent, name: &str) -> Result<()> {
 /// Checks that the verdict with this index is renewed until [`STILL`] has passed.
 ///
 /// # Errors
-/// Where it is about to lapse.
+/// Where the verdict is about to lapse.
 pub fn verdicts_are_renewed(ns: &Netns, index: u32, name: &str, since: Instant) -> Result<()> {
     while since.elapsed() < STILL {
         let ahead = Duration::from_nanos(verdict_until(ns, index)?.saturating_sub(monotonic_ns()));

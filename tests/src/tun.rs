@@ -52,7 +52,8 @@ impl TunPair {
         let ends = [left, right]
             .map(|ns| ns.run(move || open(device)).with_context(|| format!("tun device in {}", ns.name())));
         let [a, b] = ends;
-        let (a, b) = (Arc::new(a?), Arc::new(b?));
+        let a = Arc::new(a?);
+        let b = Arc::new(b?);
         for ns in [left, right] {
             ns.ip(&format!("link set {device} up"))?;
         }
@@ -94,7 +95,8 @@ fn open(device: &str) -> Result<File> {
 fn pump(from: &File, to: &File, stop: &AtomicBool) {
     use std::os::fd::AsFd as _;
     let mut packet = vec![0; 70_000];
-    let (mut from, mut to) = (from, to);
+    let mut from = from;
+    let mut to = to;
     let tick = PollTimeout::try_from(Duration::from_millis(50)).unwrap_or(PollTimeout::ZERO);
     while !stop.load(Ordering::Relaxed) {
         let mut ready = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];

@@ -74,7 +74,8 @@ impl Served {
 ",
             cluster.cluster_file()
         );
-        let (ns, devices) = (Arc::clone(&cluster.a.ns), cluster.interfaces());
+        let ns = Arc::clone(&cluster.a.ns);
+        let devices = cluster.interfaces();
         let agent = Agent::start_with(&ns, "node-a", &devices, &file, &["--proxy", "nftables"])?;
         let ready = || agent.status().is_ok_and(|status| status["rescue"]["idle"].is_null());
         wait_until("an agent that rescues", SOON, ready).with_context(|| agent.log())?;
@@ -96,7 +97,7 @@ impl Served {
         (OUTSIDE, self.port).into()
     }
 
-    /// Where clients run.
+    /// The namespace in which clients run.
     pub fn client(&self) -> &Netns {
         &self.cluster.a.pod
     }
@@ -113,7 +114,7 @@ impl<T: Debug + Send + 'static> Waiting<T> {
     /// `wait` gives how the wait ended.
     ///
     /// # Errors
-    /// Where no thread is to be had.
+    /// Where no thread can be started.
     pub fn begin(what: impl Into<String>, wait: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
         let what = what.into();
         let waits = move || {
@@ -127,7 +128,7 @@ impl<T: Debug + Send + 'static> Waiting<T> {
     /// Waits for the client's end.
     ///
     /// # Errors
-    /// Where it panicked.
+    /// Where the client panicked.
     pub fn end(self) -> Result<Ended<T>> {
         let (began, ended, how) =
             self.thread.join().map_err(|_| anyhow!("{}: its thread panicked", self.what))?;
@@ -143,7 +144,7 @@ impl<T: Debug + Send + 'static> Waiting<T> {
 pub struct Ended<T> {
     what: String,
     began: Instant,
-    /// How long it took.
+    /// How long the wait took.
     pub took: Duration,
     /// The error that the client got.
     pub how: T,
@@ -153,7 +154,7 @@ impl<T: Debug> Ended<T> {
     /// Checks that the wait took so long, plus the time that the machine stood still, and ended as `expected` says.
     ///
     /// # Errors
-    /// Where it was not.
+    /// Where the wait took another time or ended otherwise.
     pub fn is(&self, least: Duration, most: Duration, expected: impl FnOnce(&T) -> bool) -> Result<()> {
         ensure!(expected(&self.how), "{self}");
         ensure!(self.took >= least, "{self}; {least:?} were expected at the least");

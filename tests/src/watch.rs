@@ -150,7 +150,7 @@ fn tick() {
     }
 }
 
-/// How long this machine stood still since then, all together.
+/// The time that this machine stood still since `since`, all together.
 pub fn stood_still(since: Instant) -> Duration {
     gaps(since, Instant::now()).iter().sum()
 }
@@ -169,7 +169,7 @@ fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     within.filter(|gap| !gap.is_zero()).collect()
 }
 
-/// The [`Instant`] at which CLOCK_MONOTONIC, which it is based on, showed `nanoseconds`.
+/// The [`Instant`] at which CLOCK_MONOTONIC showed `nanoseconds`. An `Instant` is based on that clock.
 pub fn moment(nanoseconds: u64) -> Instant {
     Instant::now() - Duration::from_nanos(monotonic_ns().saturating_sub(nanoseconds))
 }
@@ -182,7 +182,7 @@ pub fn figure(name: &str, value: f64, unit: &str) {
 /// Checks that `took`, which began at `began`, is within the promise plus the time that the machine stood still. Records the figure.
 ///
 /// # Errors
-/// Where it took longer.
+/// Where `took` is longer.
 pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<Duration> {
     kept(what, promised, began, took);
     bounded(what, promised, began, took)?;
@@ -282,7 +282,8 @@ mod tests {
         let stopped = Command::new("sh").args(["-c", script]).status().expect("sh");
         assert!(stopped.success());
         // No pause here: the ticking thread may not have run yet.
-        let (still, took) = (stood_still(began), began.elapsed());
+        let still = stood_still(began);
+        let took = began.elapsed();
         assert!(still > Duration::from_millis(300) && still < took, "{still:?} of {took:?}");
         assert!(longest_gap(began) > Duration::from_millis(300));
         let what = "what takes longer than was promised";

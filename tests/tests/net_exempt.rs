@@ -1,4 +1,4 @@
-//! Fail open: what a Service has nothing else for is not cut, and is again once there is something else.
+//! Fail open: the last endpoints of a Service are not cut. They are cut once another endpoint comes.
 
 use std::{
     net::SocketAddr,

@@ -28,7 +28,7 @@ struct Function {
 /// The object's file in the build script's OUT_DIR: the name of the eBPF package's binary.
 const OBJECT: &str = "nodefence-dataplane";
 
-/// Builds the object as the agent's build script does and prints what came out.
+/// Builds the object as the agent's build script does, and prints its size and programs.
 pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     setup::ensure(workspace, &[Need::Build])?;
     say!("building the eBPF object (with the build script of package nodefence-kernel)");
@@ -42,7 +42,7 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     Ok(())
 }
 
-/// The build script of package nodefence-kernel is the one place that knows how the object is made: run it, take its OUT_DIR.
+/// Runs the build script of package nodefence-kernel and takes the object from its OUT_DIR: only that script knows how the object is made.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut command = workspace.cargo();
     command.args([
@@ -65,7 +65,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join(OBJECT))
 }
 
-/// Every function symbol in an executable section: the programs by section, what they call (`.text`) behind them.
+/// Every function symbol in an executable section: the programs by section, then the functions that they call (`.text`).
 fn functions(elf: &[u8]) -> Result<Vec<Function>> {
     let file = object::File::parse(elf).context("no ELF object")?;
     let mut functions = Vec::new();

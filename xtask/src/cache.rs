@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::process;
 use crate::say::say;
 
-/// Sums of what lies in a folder of the cache.
+/// The file with the sums of a folder of the cache.
 const SUMS: &str = "sums";
 
 /// `$NODEFENCE_CACHE`, else `nodefence` below the user's cache folder.
@@ -25,7 +25,7 @@ pub(crate) fn folder() -> Result<PathBuf> {
         .context("nowhere to cache what tests need: set NODEFENCE_CACHE or HOME")
 }
 
-/// Waits until nobody else holds the lock file of this path; `busy` is said once where somebody does.
+/// Waits until nobody else holds the lock file of this path. Where somebody does, `busy` is said once.
 pub(crate) fn lock(path: &Path, busy: &str) -> Result<Flock<File>> {
     let mut file = File::create(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut said = false;
@@ -44,21 +44,21 @@ pub(crate) fn lock(path: &Path, busy: &str) -> Result<Flock<File>> {
     }
 }
 
-/// Notes the sums of these files of a folder, so that a truncated or changed one is noticed ([`is_whole`]).
+/// Stores the sums of these files of a folder, so that [`is_whole`] notices a truncated or changed file.
 pub(crate) fn seal(folder: &Path, files: &[&str]) -> Result<()> {
     let sums = process::output(process::command("sha256sum").args(files).current_dir(folder))?;
     let path = folder.join(SUMS);
     fs::write(&path, sums).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether all lies there as it was sealed.
+/// Whether all files of a folder are as they were sealed.
 pub(crate) fn is_whole(folder: &Path) -> bool {
     let mut check = process::command("sha256sum");
     check.args(["--check", "--strict", "--status", SUMS]).current_dir(folder);
     folder.join(SUMS).is_file() && process::output(&mut check).is_ok()
 }
 
-/// A folder that goes away with its owner, also when an error or Ctrl-C ends the work in it.
+/// A folder that is removed with its owner, also when an error or Ctrl-C ends the work in it.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 

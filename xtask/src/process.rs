@@ -20,7 +20,7 @@ static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 const GRACE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(25);
 
-/// From here on SIGINT, SIGTERM and SIGHUP set a flag; the loops that wait for children look at it.
+/// Has SIGINT, SIGTERM and SIGHUP set a flag. The loops that wait for children look at the flag.
 pub(crate) fn catch_interrupts() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -48,8 +48,8 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A command without what `cargo run` and rustup's proxy left in our environment, which would send a nested cargo to the
-/// wrong toolchain (`RUSTUP_TOOLCHAIN`, `CARGO`) or a program to the wrong libLLVM (`LD_LIBRARY_PATH`).
+/// A command without the variables that `cargo run` and rustup's proxy set. They would send a nested cargo to the wrong toolchain
+/// (`RUSTUP_TOOLCHAIN`, `CARGO`) or a program to the wrong libLLVM (`LD_LIBRARY_PATH`).
 pub(crate) fn command(program: impl Into<OsString>) -> Command {
     let mut command = Command::new(program.into());
     for (name, _) in env::vars_os() {
@@ -61,13 +61,13 @@ pub(crate) fn command(program: impl Into<OsString>) -> Command {
     command
 }
 
-/// The same, as root: through sudo (which keeps the environment) unless we are root already.
+/// A [`command`] that runs as root: through sudo (with the environment) unless we are root already.
 pub(crate) fn root_command(program: impl Into<OsString>) -> Command {
     if is_root() {
         return command(program);
     }
     let mut sudo = command("sudo");
-    // sudo replaces PATH by its own; env puts ours back.
+    // sudo replaces PATH by its own; env sets ours again.
     let mut path = OsString::from("PATH=");
     path.push(search_path());
     sudo.args(["-E", "env"]).arg(path).arg(program.into());
@@ -89,7 +89,7 @@ fn misleads(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// PATH with cargo's bin folder first (what we install lands there) and the system folders that an ordinary user's PATH lacks.
+/// PATH with cargo's bin folder first (cargo installs tools there), and with the system folders that an ordinary user's PATH lacks.
 pub(crate) fn search_path() -> OsString {
     let mut folders: Vec<PathBuf> = Vec::new();
     if let Some(home) = cargo_home() {
@@ -117,7 +117,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 
-/// Whether it is a file that may be run.
+/// Whether a path is that of a file that may be run.
 pub(crate) fn is_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
@@ -154,7 +154,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
 }
 
-/// Runs to the end and gives stdout; stderr goes where ours goes, since what it does takes a while.
+/// Runs to the end and gives stdout. stderr goes where ours goes, so that progress shows.
 pub(crate) fn output_with_progress(command: &mut Command) -> Result<String> {
     command.stderr(Stdio::inherit());
     let (status, stdout, _) = collect(command)?;
@@ -271,7 +271,7 @@ impl Guard {
         }
     }
 
-    /// Asks, waits two seconds, kills, and takes the exit status off the table.
+    /// Sends SIGTERM, waits two seconds, kills the child, and reaps it.
     pub(crate) fn end(&mut self) {
         self.signal(Signal::SIGTERM);
         let asked = Instant::now();

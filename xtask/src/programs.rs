@@ -12,7 +12,7 @@ use crate::setup::need::Need;
 use crate::vm;
 use crate::workspace::Workspace;
 
-/// The cluster in namespaces, once without and once with nodefence.
+/// Runs the demo: the cluster in namespaces, once without and once with nodefence.
 pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Demo])?;
     let packages = ["--package", "nodefence", "--package", "nodefence-tests"];
@@ -25,10 +25,10 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 const BENCH: &str = "nodefence-bench";
 /// The exit code where all was measured and a goal is missed.
 const MISSED: u8 = 1;
-/// And with what where something could not be measured.
+/// The exit code where something could not be measured.
 pub(crate) const NOT_MEASURED: u8 = 3;
 
-/// The benchmarks. Of `ipvs` one half runs in a VM, and first.
+/// Runs the benchmarks. One half of `ipvs` runs in a VM, before the other half.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     build_bench(workspace)?;
     let usual = ["datapath".to_owned()];
@@ -40,7 +40,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> 
     Ok(ExitCode::from(run_as_root(workspace, BENCH, &[args, &tables].concat())?))
 }
 
-/// All benchmarks, one after the other, and the page of what they found. That of a quick trial is no page for the documentation.
+/// Runs all benchmarks, one after the other, and writes the page of their figures. The page of a quick trial does not go to the documentation.
 pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let is_quick = match args {
         [] => false,
@@ -50,11 +50,11 @@ pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode
             args.join(" ")
         ),
     };
-    // Before the hour that it takes: what is committed meanwhile is not what is measured.
+    // Read before the hour of measuring: a later commit is not the one that is measured.
     let commit = commit(workspace);
     build_bench(workspace)?;
     let from = workspace.target.join("bench/publish");
-    // Results of an earlier run would be taken for this one's. They are root's.
+    // Results of an earlier run would be taken for this run's. The files belong to root.
     process::run(process::root_command("rm").args(["-rf", "--"]).arg(&from))?;
     let tables = tables(workspace, is_quick)?;
     for name in ["datapath", "ipvs", "scale"] {
@@ -87,11 +87,12 @@ fn build_bench(workspace: &Workspace) -> Result<()> {
     build(workspace, &packages)
 }
 
-/// Measures large IPVS tables in a VM; what tells `nodefence-bench ipvs` of the figures.
+/// Measures large IPVS tables in a VM. Gives the options that name the figures to `nodefence-bench ipvs`.
 fn tables(workspace: &Workspace, is_quick: bool) -> Result<[String; 2]> {
     setup::ensure(workspace, &[Need::Vm])?;
     let built = |name| workspace.target.join("release").join(name);
-    let (programs, host) = ([BENCH, "nodefence"].map(built), built(vm::HOST));
+    let programs = [BENCH, "nodefence"].map(built);
+    let host = built(vm::HOST);
     let file = workspace.target.join("ipvs-tables.json");
     vm::figures(workspace, &programs, &host, is_quick, &file)?;
     Ok(["--tables".to_owned(), file.display().to_string()])
@@ -107,7 +108,7 @@ fn commit(workspace: &Workspace) -> String {
     format!("{}{changes}", commit.trim())
 }
 
-/// Whether a call of the benchmarks wants what is measured in a VM.
+/// Whether a call of the benchmarks wants the figures that are measured in a VM.
 fn has_tables(args: &[String]) -> bool {
     let is = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
     args.first().is_some_and(|verb| verb == "ipvs")

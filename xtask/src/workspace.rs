@@ -33,8 +33,8 @@ impl Workspace {
     /// Asks the cargo that runs us, since the pinned one may not be there yet.
     pub(crate) fn find() -> Result<Self> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // `cargo run` says where it found this package. What the compiler was told is where the clone lay then: cargo takes a copy of it, target folder and
-        // all, for built.
+        // `cargo run` says where it found this package. The path that was compiled in may be that of another clone: cargo takes a copy of a clone,
+        // target folder and all, for built.
         let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let manifest = Path::new(&folder).join("Cargo.toml");
         let mut command = process::command(cargo);

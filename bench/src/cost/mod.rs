@@ -1,13 +1,12 @@
 //! (a) Nanoseconds a packet by BPF_PROG_TEST_RUN.
 //!
-//! Passing packets: one call repeats the program many times; addresses come from a shuffled list (see
-//! dataplane-ebpf/src/bench_list.rs). The program that only reads the list is the floor, so that what is called "added"
-//! is the parser, the lookup and the verdict, and nothing that both sides share. Against the wholly empty program the ratios would
-//! look better than they are.
+//! Passing packets: one call repeats the program many times. Addresses come from a shuffled list (dataplane-ebpf/src/bench_list.rs). The
+//! program that only reads the list is the floor: "added" is then the parser, the lookup and the verdict, and nothing that both sides share.
+//! Against the wholly empty program the ratios would look better than they are.
 //!
-//! Cuts: the program rewrites its packet, so each call gets a fresh one and runs once. What the kernel reports of one call is
-//! mostly its own clock and a cold cache; the empty program run the same way is subtracted. The
-//! redirect that follows a cut is the stack's and is not in the figure.
+//! Cuts: the program rewrites its packet, so each call gets a fresh packet and runs once. The time that the kernel reports of one call is
+//! mostly the kernel's own clock and a cold cache; the empty program run the same way is subtracted. The stack carries out the redirect that
+//! follows a cut, and the figure does not include it.
 mod programs;
 
 use std::{collections::BTreeMap, path::Path};
@@ -24,9 +23,9 @@ use crate::{
     stats::{Summary, summary},
 };
 
-/// `TC_ACT_UNSPEC`: pass, programs of others still run.
+/// `TC_ACT_UNSPEC`: the packet passes, and programs of others still run.
 const PASS: i32 = -1;
-/// `TC_ACT_REDIRECT`: on its way back as an answer.
+/// `TC_ACT_REDIRECT`: the packet is on its way back as an answer.
 const REDIRECT: i32 = 7;
 
 /// The amount of work.
@@ -35,8 +34,7 @@ pub(crate) struct Sizes {
     pub(crate) backends: Vec<u32>,
     /// Interleaved rounds.
     pub(crate) rounds: u32,
-    /// Runs of one program in one round: few enough to fit a slice of the scheduler, so that the median is of
-    /// undisturbed ones.
+    /// Runs of one program in one round: few enough to fit a slice of the scheduler, so that the median is that of undisturbed runs.
     pub(crate) repeat: u32,
     /// Fresh packets that are cut in one round.
     pub(crate) cuts: u32,
@@ -66,12 +64,12 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             let mut progress = Progress::start(&format!("a {label}"), sizes.rounds);
             let mut samples: BTreeMap<Program, Vec<f64>> = BTreeMap::new();
             for round in 0..=sizes.rounds {
-                // Another program comes first each round: each warms the caches for the next.
+                // Each program warms the caches for the next, so another program comes first each round.
                 let mut order = Program::ALL;
                 order.rotate_left(round as usize % Program::ALL.len());
                 for program in order {
                     let ns = sample(&programs, program, packet, &frame, sizes)?;
-                    // Round 0 warms the caches and the JIT's code up.
+                    // Round 0 warms up the caches and the JIT's code.
                     if round > 0 {
                         samples.entry(program).or_default().push(ns);
                     }
@@ -81,8 +79,10 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             let of = |program| -> anyhow::Result<Summary> {
                 samples.get(&program).and_then(|s| summary(s)).ok_or_else(|| anyhow::anyhow!("no samples"))
             };
-            let (empty, list, lookup, ours) =
-                (of(Program::Empty)?, of(Program::List)?, of(Program::Lookup)?, of(Program::Ours)?);
+            let empty = of(Program::Empty)?;
+            let list = of(Program::List)?;
+            let lookup = of(Program::Lookup)?;
+            let ours = of(Program::Ours)?;
             figures.push(figure(&label, packet, [&empty, &list, &lookup, &ours]));
             groups.push(plot::Group {
                 label,
@@ -153,7 +153,8 @@ fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4
         .peer_of("empty program + list", list)
         .peer_of("one bare lookup", lookup);
     if packet == Packet::Cut {
-        // Of ours all three: a spread of whole calls around what is added would not hold the figure it belongs to.
+        // The empty program is subtracted from the median, the least and the greatest: a spread of whole calls would not contain the
+        // difference that is shown.
         let less = |ns: f64| ns - empty.median;
         let added = Summary { median: less(ours.median), min: less(ours.min), max: less(ours.max) };
         let shown = Figure::of(figure.figure.clone(), figure.unit.clone(), &added);

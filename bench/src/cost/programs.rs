@@ -1,4 +1,4 @@
-//! The two objects of (a), loaded so that they share the map of backends and the list.
+//! The two BPF objects of (a). They share the map of backends and the list.
 use std::{net::IpAddr, path::Path, time::Instant};
 
 use anyhow::Context as _;
@@ -12,7 +12,7 @@ use rand::{SeedableRng as _, seq::SliceRandom as _};
 
 use crate::tables;
 
-/// The programs that ours are held against.
+/// The programs that ours are compared with.
 pub(crate) static REFERENCE: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-bench-programs"));
 static OURS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-dataplane"));
@@ -23,7 +23,7 @@ const LIST_LEN: u32 = 1 << 18;
 /// The sender of the packets.
 pub(crate) const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The program that is timed.
+/// A program that is timed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Program {
     /// Returns at once.
@@ -91,7 +91,7 @@ impl Programs {
         let map = programs.ours.map_mut("macs").context("no map `macs`")?;
         HashMap::<_, MacKey, u32>::try_from(map)?.insert(&MacKey::new(SENDER), &1, 0)?;
         let map = programs.ours.map_mut("route_vlans").context("no map `route_vlans`")?;
-        // BPF_PROG_TEST_RUN pretends the loopback device.
+        // BPF_PROG_TEST_RUN gives the packet the loopback device.
         let vlan = RouteVlan { ifindex: 1, outer: 0, inner: 0 };
         HashMap::<_, RouteVlan, MacKey>::try_from(map)?.insert(&vlan, &MacKey::new(SENDER), 0)?;
         programs.set_verdict(Verdict::Healthy)?;
@@ -104,8 +104,8 @@ impl Programs {
         tables::fill_nodes(&mut Array::try_from(map)?, self.backends, verdict)
     }
 
-    /// Fills the list with backends (`hit`) or strangers, shuffled. A small set gets a short list, so that the
-    /// list's own footprint follows the set's.
+    /// Fills the list with backends (`hit`) or with addresses of no backend, shuffled. A small set gets a short list, so that the list's
+    /// footprint in the caches follows the set's.
     pub(crate) fn set_list(&mut self, hit: bool) -> anyhow::Result<()> {
         let len = self.backends.next_power_of_two().clamp(1024, LIST_LEN);
         let mut indices: Vec<u32> =
@@ -122,8 +122,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Runs one program `repeat` times on a fresh copy of `frame`: its return value and nanoseconds a run. Of one run the
-    /// kernel's clock is taken; of many the call's own, since the kernel's quotient is cut to whole nanoseconds.
+    /// Runs one program `repeat` times on a fresh copy of `frame`: its return value and nanoseconds a run. A single run is timed by the
+    /// kernel. Many runs are timed around the call, since the kernel cuts its quotient to whole nanoseconds.
     pub(crate) fn run(&self, program: Program, frame: &[u8], repeat: u32) -> anyhow::Result<(i32, f64)> {
         let object = if program == Program::Ours { &self.ours } else { &self.reference };
         let found: &SchedClassifier =

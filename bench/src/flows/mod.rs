@@ -1,8 +1,8 @@
 //! (d) Established flows: how long until the clients' own sockets have all returned an error.
 //!
-//! client - router (node A: nftables DNAT, conntrack) - node B, whose server process is frozen while its kernel answers on.
-//! Half of the clients wait in epoll, the other half sends a byte now and then. Each way gets fresh namespaces and fresh flows. The clock starts before
-//! the operator's command does, so that a command's own start counts for all alike.
+//! client - router (node A: nftables DNAT, conntrack) - node B, whose server process is frozen while its kernel goes on answering.
+//! Half of the clients wait in epoll, the other half sends a byte now and then. Each way gets fresh namespaces and fresh flows. The clock
+//! starts before the operator's command does, so that the start of a command counts for all ways.
 pub(crate) mod server;
 mod way;
 mod world;
@@ -27,7 +27,7 @@ use crate::{
     progress::Progress,
 };
 
-/// First source port of the clients that is in use.
+/// The first source port that clients use.
 const FIRST_PORT: u16 = 2_000;
 
 /// Seconds within which all clients must have their error.
@@ -35,7 +35,7 @@ const GOAL: f64 = 1.0;
 
 /// The outcome of the flows of one run.
 struct Outcome {
-    /// Measured from the operator's command on.
+    /// Their times count from the operator's command.
     errors: Errors,
     /// How long the operator's command itself ran, in seconds.
     command: f64,
@@ -64,7 +64,7 @@ pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec
     let mut results: Vec<(Way, Vec<Outcome>)> = Way::ALL.map(|way| (way, Vec::new())).into();
     for round in 0..sizes.rounds {
         for (way, outcomes) in &mut results {
-            // A peer that did not come within the cap once is not waited for again.
+            // A peer that once did not end within the cap is not run again.
             if outcomes.iter().any(|o: &Outcome| o.all_after() == Value::Never) && *way != Way::Ours {
                 continue;
             }
@@ -87,7 +87,7 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     let flows = Flows::establish(&cluster.client, &plan)?;
     server.freeze()?;
     flows.go();
-    // Both halves are under way.
+    // So that both halves are under way.
     std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
     way.before(&cluster)?;
     let cpu = prepared.as_ref().map(|agent| agent.proc()?.cpu()).transpose()?;
@@ -97,7 +97,8 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     let errors = flows.wait(started, sizes.cap)?;
     if let (Some(agent), Some(before), Some(said)) = (&prepared, cpu, &mut said) {
         let now = agent.proc()?.cpu()?;
-        let (user, kernel) = (now[0] - before[0], now[1] - before[1]);
+        let user = now[0] - before[0];
+        let kernel = now[1] - before[1];
         said.push_str(&format!(
             "; it spent {user:.2} s of CPU itself and {kernel:.2} s in the kernel meanwhile"
         ));
@@ -116,7 +117,7 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     let ours =
         results.iter().find(|(way, _)| *way == Way::Ours).map(|(_, o)| o.as_slice()).unwrap_or_default();
     let figure = |name: &str, pick: &dyn Fn(&Outcome) -> Value| {
-        // One run that never ended decides for its way: no median hides it.
+        // One run that never ended makes its way "never": a median would hide that run.
         let over_runs = |outcomes: &[Outcome]| {
             let mut values: Vec<f64> = Vec::new();
             for outcome in outcomes {
@@ -143,7 +144,7 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
         figure
     };
     let all = figure("until every client's socket has returned an error", &Outcome::all_after);
-    // The slowest run is held against the goal, not the median.
+    // The goal bounds the slowest run, not the median.
     let slowest = ours.iter().map(|outcome| match outcome.all_after() {
         Value::Number(seconds) => seconds,
         Value::Never => f64::INFINITY,
@@ -183,7 +184,7 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
 }
 
 fn plots(sizes: &Sizes, results: &[(Way, Vec<Outcome>)], out: &Path) -> anyhow::Result<()> {
-    // Every curve goes on to the right edge: what stands still there stands still until the cap.
+    // Every curve goes on to the right edge: a curve that is level there stays level until the cap.
     let shown: Vec<(&Way, &Outcome)> = results.iter().filter_map(|(way, o)| Some((way, o.last()?))).collect();
     let edge =
         shown.iter().filter_map(|(_, o)| o.errors.seconds.last()).fold(1.0, |a: f64, b| a.max(*b)) * 1.05;

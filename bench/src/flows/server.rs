@@ -1,4 +1,5 @@
-//! Servers: a process of its own each, so that it can be frozen. That of (d) accepts and holds, and reads nothing; another one greets.
+//! Servers, each a process of its own, so that it can be frozen. The server of (d) accepts connections and holds them, and reads nothing;
+//! another one greets.
 use std::{io::Write as _, net::TcpListener, os::fd::OwnedFd, process::Command};
 
 use anyhow::Context as _;
@@ -16,12 +17,12 @@ pub(crate) const VERB: &str = "serve";
 /// The argument that makes this program a greeting server.
 pub(crate) const GREET: &str = "greet";
 
-/// Starts it inside `netns` and waits until it listens.
+/// Starts the server of (d) inside `netns` and waits until it listens.
 pub(super) fn start(netns: &Netns, flows: u32) -> anyhow::Result<Proc> {
     begin(netns, &[VERB, &flows.to_string()])
 }
 
-/// Starts one that sends a byte to each connection and lets it go.
+/// Starts a server that sends a byte to each connection and closes it.
 pub(crate) fn greeting(netns: &Netns) -> anyhow::Result<Proc> {
     begin(netns, &[GREET])
 }
@@ -40,17 +41,17 @@ fn listener() -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// The work of one that greets: returns only on error.
+/// The work of a greeting server. Returns only on error.
 pub(crate) fn greet() -> anyhow::Result<()> {
     let listener = listener()?;
     loop {
         let (mut stream, _) = listener.accept().context("cannot accept")?;
-        // A client that has gone meanwhile needs no greeting.
+        // A client that is gone meanwhile needs no greeting.
         let _ = stream.write_all(b".");
     }
 }
 
-/// The work of the server of (d): holds up to `flows` and returns only on error.
+/// The work of the server of (d): holds up to `flows` connections. Returns only on error.
 pub(crate) fn serve(flows: usize) -> anyhow::Result<()> {
     let each = per_worker()?;
     let listener = listener()?;

@@ -1,4 +1,4 @@
-//! What an operator can do about a hung node: flag it, or use the tools that exist.
+//! The ways in which an operator can deal with a hung node: nodefence, or the tools that exist.
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -28,7 +28,7 @@ impl Way {
         }
     }
 
-    /// Starts what must run beforehand.
+    /// Starts the agent, where this way needs it.
     pub(super) fn prepare(
         self,
         cluster: &Cluster,
@@ -51,8 +51,8 @@ impl Way {
         Agent::of(program, &cluster.router, "node-a", &interfaces, &cluster::file(&nodes), &[]).map(Some)
     }
 
-    /// Work that a peer needs before the clock starts: the service no longer leads to the hung node (as once its endpoints are
-    /// drained), else deleted entries come back with the same backend.
+    /// Work that a peer needs before the clock starts. For `conntrack -D` the service no longer leads to the hung node (as once its
+    /// endpoints are drained): else deleted entries come back with the same backend.
     pub(super) fn before(self, cluster: &Cluster) -> anyhow::Result<()> {
         if self != Self::Conntrack {
             return Ok(());
@@ -65,7 +65,7 @@ impl Way {
         )
     }
 
-    /// The operator's command, to its end; ours says what came of the challenges.
+    /// Runs the operator's command to its end. Ours gives the outcome of the challenges.
     pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
         let _printed = match self {
             Self::Ours => {

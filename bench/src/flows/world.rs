@@ -5,21 +5,21 @@ use nodefence_tests::Netns;
 
 use crate::tables;
 
-/// How much of it is run.
+/// The amount of work.
 pub(crate) struct Sizes {
     /// Established flows.
     pub(crate) flows: u32,
-    /// Backends that they are spread over.
+    /// Backends over which the flows are spread.
     pub(crate) backends: u32,
     /// How often a sending client sends.
     pub(crate) every: Duration,
-    /// After this long what has not come is "never".
+    /// An error that has not come after this time counts as "never".
     pub(crate) cap: Duration,
     /// Runs of each way.
     pub(crate) rounds: u32,
 }
 
-/// Source ports of one address of the clients that are in use.
+/// Source ports that the clients use of one address.
 pub(super) const PER_ADDRESS: u32 = 25_000;
 
 pub(super) const SERVICE: &str = "10.96.0.10";
@@ -27,7 +27,7 @@ pub(super) const SERVICE_PORT: u16 = 80;
 pub(crate) const SERVER_PORT: u16 = 8080;
 /// The device of the router towards node B.
 pub(super) const UPLINK: &str = "uplink";
-/// A backend on the node that stays healthy.
+/// A backend on node C, which stays healthy.
 pub(super) const SPARE: &str = "10.1.0.1";
 
 /// The namespaces of one run.

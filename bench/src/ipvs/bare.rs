@@ -1,5 +1,5 @@
-//! The bare loop: the requests that reading everything takes, made beforehand, on one socket as the agent has it; of the answers only what it
-//! takes to see that they have ended.
+//! The bare loop: it sends the requests that reading everything takes, made beforehand, on one socket like the agent's. Of the answers it
+//! reads only as much as shows where they end.
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail, ensure};
@@ -7,7 +7,7 @@ use netlink_packet_core::{NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Ne
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 use nodefence::ipvs::ServiceKey;
 
-/// The size of the agent's socket buffer: the kernel makes its pieces by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
+/// The size of the agent's socket buffer: the kernel sizes the pieces of a dump by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
 const BUFFER: usize = 64 * 1024;
 
 // include/uapi/linux/netlink.h
@@ -38,7 +38,7 @@ pub(super) struct Bare {
     requests: Vec<Vec<u8>>,
 }
 
-/// Counts of the data read, which show that the loop did read.
+/// Counts of the data that was read: they show that the loop did read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Came {
     pub(super) messages: usize,
@@ -47,7 +47,7 @@ pub(super) struct Came {
 }
 
 impl Bare {
-    /// The dumps that we make: two of all services, which we read until two readings agree, and one of each service's destinations.
+    /// The dumps that the agent makes: two of all services, which it reads until two readings agree, and one of each service's destinations.
     pub(super) fn new(services: &[ServiceKey]) -> anyhow::Result<Self> {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
@@ -79,7 +79,7 @@ impl Bare {
         family.context("the kernel names no family IPVS")
     }
 
-    /// Reads all of it once.
+    /// Makes all dumps once.
     pub(super) fn run(&mut self) -> anyhow::Result<Came> {
         let mut came = Came::default();
         for request in &self.requests {
@@ -95,7 +95,7 @@ impl Bare {
     }
 }
 
-/// Reads until the kernel says that it has ended.
+/// Reads one answer up to its last message.
 fn walk(socket: &Socket, buffer: &mut Vec<u8>, mut each: impl FnMut(&[u8])) -> anyhow::Result<()> {
     loop {
         buffer.clear();
@@ -122,7 +122,7 @@ fn walk(socket: &Socket, buffer: &mut Vec<u8>, mut each: impl FnMut(&[u8])) -> a
     }
 }
 
-/// `struct nlmsghdr`, `struct genlmsghdr`, attributes.
+/// A message: `struct nlmsghdr`, `struct genlmsghdr`, attributes.
 fn request(kind: u16, flags: u16, command: u8, attributes: &[u8]) -> Vec<u8> {
     let length = (16 + GENERIC_HEADER + attributes.len()) as u32;
     let mut bytes = length.to_ne_bytes().to_vec();
@@ -143,7 +143,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The identity of a service.
+/// The attributes that identify a service.
 fn service(key: &ServiceKey) -> anyhow::Result<Vec<u8>> {
     let ServiceKey::Address { address, protocol } = key else { bail!("{key} has no address") };
     let IpAddr::V4(v4) = address.ip() else { bail!("{key} is not IPv4") };

@@ -1,7 +1,8 @@
-//! Draining a node: the agent, beside `ipvsadm -R` fed all deletions, one wait and all additions, and beside one `ipvsadm` for each of them.
+//! Draining a node: the agent, beside two ways by hand. One feeds `ipvsadm -R` all deletions, waits once, and feeds it all additions. The
+//! other runs one `ipvsadm` for each of them.
 //!
-//! Each destination has a connection, so that all of them must be deleted, waited for and added again with weight 0. Each way ends with a check of the
-//! table: the agent reads it until all is done, the others run `ipvsadm -Ln`.
+//! Each destination has a connection, so that all of them must be deleted, waited for and added again with weight 0. Each way ends with a
+//! check of the table: the agent reads the table until all is done, the others run `ipvsadm -Ln`.
 use std::{
     collections::HashMap,
     fmt::Write as _,
@@ -37,7 +38,10 @@ pub(super) struct Sizes {
 
 pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Result<Figure> {
     let shape = Shape::two_nodes(sizes.services, sizes.each);
-    let (mut ours, mut back, mut fed, mut naive) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut back = Vec::new();
+    let mut fed = Vec::new();
+    let mut naive = Vec::new();
     let mut progress = Progress::start("take out", sizes.rounds);
     for round in 0..sizes.rounds {
         let (out, restored) = by_agent(world, &shape, program).context("by the agent")?;
@@ -71,7 +75,7 @@ pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Resul
         )))
 }
 
-/// The tables anew, and a connection to each destination.
+/// Makes the tables anew, and a connection to each destination.
 fn begin(world: &World, shape: &Shape) -> anyhow::Result<()> {
     world.fill(shape)?;
     let each = shape.destinations() / shape.services.len();
@@ -104,7 +108,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     verify(world, shape)?;
     let begun = Instant::now();
     agent.ask::<UnflagReport>(&Request::Unflag { node: node(FLAGGED) })?;
-    // A guard must have nothing to restore once this agent is gone.
+    // So that a guard has nothing to restore once this agent is gone.
     until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(node(FLAGGED).as_str())))?;
     let back = begun.elapsed().as_secs_f64();
     agent.end()?;
@@ -130,7 +134,7 @@ enum Hand {
     Single,
 }
 
-/// Seconds until the node is out.
+/// Seconds until the node is drained.
 fn by_hand(world: &World, shape: &Shape, hand: Hand) -> anyhow::Result<f64> {
     begin(world, shape)?;
     let pairs: Vec<(SocketAddr, SocketAddr)> = shape.pairs(FLAGGED).collect();
@@ -168,7 +172,7 @@ fn commands(hand: Hand, lines: impl Iterator<Item = String>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Checks that all of the node's destinations are there with weight 0 and without connections.
+/// Checks that all destinations on the node are there, with weight 0 and without connections.
 fn verify(world: &World, shape: &Shape) -> anyhow::Result<()> {
     let listed = world.node.exec("ipvsadm -Ln")?;
     let found = destinations(&listed)?;
@@ -181,7 +185,8 @@ fn verify(world: &World, shape: &Shape) -> anyhow::Result<()> {
 
 /// Weight, active and inactive connections of each pair that `ipvsadm -Ln` lists.
 fn destinations(listed: &str) -> anyhow::Result<HashMap<(SocketAddr, SocketAddr), [u32; 3]>> {
-    let (mut service, mut found) = (None, HashMap::new());
+    let mut service = None;
+    let mut found = HashMap::new();
     for line in listed.lines() {
         let mut words = line.split_whitespace();
         match words.next() {
@@ -192,7 +197,7 @@ fn destinations(listed: &str) -> anyhow::Result<HashMap<(SocketAddr, SocketAddr)
                 let Some(service) = service else { continue };
                 let to = words.next().context("a destination without an address")?.parse()?;
                 let mut number = || words.next().context(line.to_owned())?.parse().context(line.to_owned());
-                // The method stands before them.
+                // The forwarding method stands before the three numbers.
                 let _method: Result<u32, _> = number();
                 found.insert((service, to), [number()?, number()?, number()?]);
             }

@@ -14,13 +14,13 @@ use crate::{
     stats::summary,
 };
 
-/// Resident memory that it may have, in MiB.
+/// Resident memory that the agent may have, in MiB.
 const GOAL: f64 = 64.0;
 /// The node that is flagged meanwhile.
 const FLAGGED: u16 = 0;
 /// How long the drain may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is looked at.
+/// How often memory and drain are looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Path) -> anyhow::Result<Figure> {
@@ -51,7 +51,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         bail!("the node is not out after {PATIENCE:?}");
     }
     progress.step();
-    // The agent reads back its own destinations, and all others.
+    // Meanwhile the agent reads back the destinations that it drained, and all others.
     watch(watched, || {
         working.push(agent.proc()?.memory("VmRSS")?);
         Ok(false)
@@ -60,7 +60,8 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
     let status: Status = agent.ask(&Request::Status)?;
     ensure!(status.cluster.backends == shape.destinations(), "{} backends", status.cluster.backends);
     let of = |samples: &[f64]| summary(samples).context("no samples");
-    let (resting, working) = (of(&resting)?, of(&working)?);
+    let resting = of(&resting)?;
+    let working = of(&working)?;
     let most = working.max.max(resting.max);
     let peak = agent.proc()?.memory("VmHWM")?;
     agent.end()?;
@@ -79,7 +80,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         )))
 }
 
-/// Looks again and again, until `look` says that it is enough (true) or the time is over.
+/// Calls `look` again and again, until it gives true or the time is over. Gives whether it gave true.
 fn watch(time: Duration, mut look: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
     let begun = Instant::now();
     while begun.elapsed() < time {

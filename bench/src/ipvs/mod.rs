@@ -1,5 +1,5 @@
-//! Large IPVS tables: reading and planning, taking a node out, memory, kube-proxy beside us. Needs a kernel with IPVS: `cargo xtask bench ipvs` runs it in a VM, and
-//! has the figures put beside those of the rescue.
+//! Large IPVS tables: reading and planning, draining a node, memory, kube-proxy's syncs beside the agent. They need a kernel with IPVS:
+//! `cargo xtask bench ipvs` runs them in a VM, and puts the figures beside those of the rescue.
 mod bare;
 mod drain;
 mod memory;
@@ -47,7 +47,7 @@ impl Sizes {
     }
 }
 
-/// Measures beside an API server, and prints one line as [`run`] does.
+/// Measures beside an API server, and prints a line of figures as [`run`] does.
 pub(crate) fn run_sync(quick: bool) -> anyhow::Result<()> {
     let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
     print(&machine, &[sync::run(&Sizes::new(quick).sync)?]);
@@ -58,7 +58,7 @@ fn print(machine: &serde_json::Value, figures: &[figure::Figure]) {
     println!("{FIGURES} {}", json!({ "machine": machine, "figures": figures }));
 }
 
-/// Measures, and prints one line with the figures and where they were taken.
+/// Measures, and prints one line with the figures and the machine.
 pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
     let machine = machine::facts(&std::env::args().collect::<Vec<_>>());
     let sizes = Sizes::new(quick);
@@ -67,7 +67,7 @@ pub(crate) fn run(quick: bool, agent: &Path) -> anyhow::Result<()> {
     world.fill(&wide)?;
     let mut figures = Vec::new();
     let mut note = |figure: figure::Figure| -> anyhow::Result<()> {
-        // Printed as it comes: should a later figure fail, this one is not lost.
+        // Printed at once: should a later figure fail, this one is not lost.
         eprintln!("{}", serde_json::to_string(&figure)?);
         figures.push(figure);
         Ok(())

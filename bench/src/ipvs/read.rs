@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{figure::Figure, progress::Progress, stats::summary};
 
-/// How many times the bare loop's time reading and planning may take.
+/// Reading and planning may take this many times the time of the bare loop.
 const GOAL: f64 = 1.3;
-/// The node that is planned for.
+/// The node whose drain is planned.
 const FLAGGED: u16 = 0;
 
-/// A ledger that lets nothing begin: what is planned is as in the agent, and nothing is changed.
+/// A ledger that lets nothing begin: the plan is that of the agent, and no table is changed.
 struct Closed {
     planned: usize,
 }
@@ -76,7 +76,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
     world.node.within(|| {
         let mut bare = Bare::new(&keys)?;
         for round in 0..=rounds {
-            // The first run of each warms up.
+            // Round 0 warms up.
             let counts = round > 0;
             let note = |times: &mut Vec<f64>, begun: Instant| {
                 if counts {
@@ -107,7 +107,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
     figure(shape, &took)
 }
 
-/// The agent's work once a node is flagged, up to the first change.
+/// Does the agent's work after a flag, up to the first change.
 fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let name = node(FLAGGED);
     let backends = view.node(&name).context("no such node")?.backends.clone();
@@ -127,8 +127,9 @@ fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
 
 fn figure(shape: &Shape, took: &Took) -> anyhow::Result<Figure> {
     let of = |times: &[f64]| summary(times).context("no rounds");
-    let (ours, bare) = (of(&took.ours)?, of(&took.bare)?);
-    // Neighbours in time, since the machine's pace changes.
+    let ours = of(&took.ours)?;
+    let bare = of(&took.bare)?;
+    // Runs that followed each other are compared, since the machine's pace changes.
     let ratios: Vec<f64> = took.ours.iter().zip(&took.bare).map(|(ours, bare)| ours / bare).collect();
     let ratio = of(&ratios)?;
     let name = format!(

@@ -1,4 +1,5 @@
-//! The time of kube-proxy's own syncs while the agent reads the tables back. Needs an API server outside the guest: `cargo xtask bench ipvs` runs it.
+//! The time of kube-proxy's own syncs while the agent reads the tables back. This needs an API server outside the guest: `cargo xtask bench ipvs`
+//! runs it.
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -16,15 +17,15 @@ use nodefence_tests::{
 use super::world::{OWN, OWN_ADDRESS, PODS, Shape, UPLINK, node, socket};
 use crate::{figure::Figure, progress::Progress, stats::summary};
 
-/// By how much longer kube-proxy's syncs may take.
+/// Beside the agent, kube-proxy's syncs may take this many times their time alone.
 const GOAL: f64 = 1.05;
-/// The node that is drained, and read back.
+/// The node that is drained, and whose destinations are read back.
 const FLAGGED: u16 = 0;
-/// How long one of its syncs may take, and the drain.
+/// How long one of kube-proxy's syncs may take, and the drain.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is looked at; each look costs kube-proxy an answer.
+/// How often kube-proxy and the agent are looked at; each look costs kube-proxy an answer.
 const LOOK: Duration = Duration::from_millis(200);
-/// kube-proxy's syncs (pkg/proxy/metrics), a histogram for each family.
+/// kube-proxy's metric of its syncs (pkg/proxy/metrics): a histogram for each address family.
 const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
 
 /// The amount of work.
@@ -32,7 +33,7 @@ pub(super) struct Sizes {
     pub(super) services: usize,
     pub(super) each: usize,
     pub(super) rounds: u32,
-    /// Syncs of each way in a round.
+    /// How long syncs are measured without and with a flagged node, in each round.
     pub(super) length: Duration,
 }
 
@@ -54,7 +55,8 @@ pub(super) fn run(sizes: &Sizes) -> anyhow::Result<Figure> {
     let mut beside = Beside::start(&ns, &shape)?;
     let agent = Agent::start_with(&ns, OWN, &[UPLINK], &shape.cluster().to_string(), &["--proxy", "ipvs"])?;
     let mut progress = Progress::start("kube-proxy's syncs", sizes.rounds * 2);
-    let (mut alone, mut read_back) = (Vec::new(), Vec::new());
+    let mut alone = Vec::new();
+    let mut read_back = Vec::new();
     for _ in 0..sizes.rounds {
         alone.push(beside.syncs(sizes.length)?);
         progress.step();
@@ -69,7 +71,7 @@ pub(super) fn run(sizes: &Sizes) -> anyhow::Result<Figure> {
     figure(&shape, sizes, &alone, &read_back)
 }
 
-/// Waits until it `is` so with the node's row of `status`.
+/// Waits until `is` gives true of the node's row of `status`.
 fn wait(agent: &Agent, is: impl Fn(&serde_json::Value) -> bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is(&agent.status()?["ipvs"]["nodes"][node(FLAGGED)]) {
@@ -106,16 +108,17 @@ impl Beside {
         drop(progress);
         let proxy = KubeProxy::start(&control, ns, OWN, Mode::Ipvs)?;
         let (service, endpoints) = first.context("no Services")?;
-        // The changes are of another node than the flagged one.
+        // The endpoint that changes is on another node than the flagged one.
         ensure!(endpoints.last().is_some_and(|last| last.node != Some(node(FLAGGED))), "one endpoint alone");
         Ok(Self { control, proxy, service, endpoints })
     }
 
-    /// Seconds of each sync on average, while for so long an endpoint leaves and comes back, again and again: in IPVS mode each change has it
-    /// go through everything.
+    /// Seconds of each sync on average. For `length` an endpoint leaves and comes back, again and again: in IPVS mode kube-proxy goes through
+    /// everything at each change.
     fn syncs(&mut self, length: Duration) -> anyhow::Result<f64> {
         let begun = Instant::now();
-        let (before, mut last) = (self.counted()?, self.counted()?);
+        let before = self.counted()?;
+        let mut last = self.counted()?;
         let mut fewer = false;
         while begun.elapsed() < length {
             fewer = !fewer;
@@ -134,7 +137,7 @@ impl Beside {
         self.control.slice(&Slice::new(&self.service, self.endpoints[..upto].to_vec()))
     }
 
-    /// Waits until more than `count` syncs were done.
+    /// Waits until more than `count` syncs are done.
     fn one_more(&self, count: f64) -> anyhow::Result<(f64, f64)> {
         let begun = Instant::now();
         loop {
@@ -149,7 +152,7 @@ impl Beside {
         }
     }
 
-    /// How many syncs of IPv4 there were, and what they took together, in seconds.
+    /// The number of IPv4 syncs, and the seconds that they took together.
     fn counted(&self) -> anyhow::Result<(f64, f64)> {
         let metrics = self.proxy.ask("/metrics")?;
         let of = |what: &str| {
@@ -167,7 +170,7 @@ fn figure(shape: &Shape, sizes: &Sizes, alone: &[f64], read_back: &[f64]) -> any
         let milliseconds: Vec<f64> = seconds.iter().map(|s| s * 1e3).collect();
         summary(&milliseconds).context("no rounds")
     };
-    // Neighbours in time, since the machine's pace changes.
+    // Runs that followed each other are compared, since the machine's pace changes.
     let ratios: Vec<f64> = read_back.iter().zip(alone).map(|(ours, alone)| ours / alone).collect();
     let ratio = summary(&ratios).context("no rounds")?;
     let name = format!(

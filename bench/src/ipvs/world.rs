@@ -1,4 +1,4 @@
-//! The node with its tables: what kube-proxy would have made, and the cluster file that goes with it.
+//! The node with the tables that kube-proxy would have made, and the cluster file that belongs to them.
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
@@ -13,18 +13,18 @@ use nodefence::ipvs::{
 use nodefence_tests::{Agent, Netns, ipvs::switch_on, load::each};
 use serde_json::{Value, json};
 
-/// The device to the pods.
+/// The device that leads to the pods.
 pub(super) const UPLINK: &str = "uplink";
 /// The agent's own node.
 pub(super) const OWN: &str = "node-own";
 pub(super) const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
-/// How long IPVS may take to free things in the background.
+/// How long IPVS may take to free connections in the background.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One Service and its destinations: one virtual server.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
-    /// Destinations by node and pod of that node.
+    /// Each destination's node, pod of that node, and port.
     pub(super) endpoints: Vec<(u16, u8, u16)>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Shape {
     pub(super) services: Vec<Service>,
 }
 
-/// Pods of a node, as a full one has them.
+/// Pods of a full node.
 pub(super) const PODS: usize = 250;
 
 /// The name of a node.
@@ -48,7 +48,7 @@ pub(super) fn pod(node: u16, at: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 128 + high, low, at + 2)
 }
 
-/// Not the first one of the range, which is the API server's own.
+/// A Service's address: never the first one of the range, which is the API server's own.
 fn cluster_ip(service: usize, port: u16) -> SocketAddr {
     (IpAddr::from([10, 96, (service / 250) as u8, (service % 250) as u8 + 2]), port).into()
 }
@@ -79,12 +79,12 @@ impl Shape {
         Self { protocol: Protocol::UDP, services: services.collect() }
     }
 
-    /// Which virtual server a Service is.
+    /// The key of a Service's virtual server.
     pub(super) fn key(&self, service: &Service) -> ServiceKey {
         ServiceKey::Address { address: service.address, protocol: self.protocol }
     }
 
-    /// Pairs of a virtual server and a destination on a node.
+    /// Pairs of a virtual server and a destination on the node `on`.
     pub(super) fn pairs(&self, on: u16) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
         self.services.iter().flat_map(move |service| {
             let of_node = service.endpoints.iter().filter(move |(node, ..)| *node == on);
@@ -92,7 +92,7 @@ impl Shape {
         })
     }
 
-    /// How many destinations there are.
+    /// The number of destinations.
     pub(super) fn destinations(&self) -> usize {
         self.services.iter().map(|service| service.endpoints.len()).sum()
     }
@@ -136,7 +136,7 @@ pub(super) fn socket((node, at, port): &(u16, u8, u16)) -> SocketAddr {
     (pod(*node, *at), *port).into()
 }
 
-/// The node: a device to all pods behind a machine that answers ARP and takes what is sent to them.
+/// The node. Its uplink leads to a machine that answers ARP and takes all packets to the pods.
 pub(super) struct World {
     pub(super) node: Arc<Netns>,
     _wire: Netns,
@@ -156,21 +156,21 @@ impl World {
         node.ip("route add 10.128.0.0/9 via 192.168.2.2")?;
         node.ip("route add local 10.96.0.0/12 dev lo")?;
         switch_on(&node)?;
-        // No destination answers. An emulated machine may take longer than the 30 s of such an entry.
+        // Conntrack's entries live 30 s where no destination answers. An emulated machine may take longer.
         node.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
         Ok(Self { node, _wire: wire })
     }
 
-    /// The agent beside the tables; each owner must [`end`](Agent::end) it.
+    /// Starts the agent beside the tables. Its owner must [`end`](Agent::end) it.
     pub(super) fn agent(&self, program: &Path, shape: &Shape) -> anyhow::Result<Agent> {
         let file = shape.cluster().to_string();
         Agent::of(program, &self.node, OWN, &[UPLINK], &file, &["--proxy", "ipvs"])
     }
 
-    /// Empties the tables of services, connections and conntrack, and makes them as they should be.
+    /// Empties IPVS and conntrack, and fills IPVS with the services and destinations.
     pub(super) fn fill(&self, shape: &Shape) -> anyhow::Result<()> {
         self.node.exec("ipvsadm -C")?;
-        // A deleted destination keeps its connections for a moment, and would take them back where it is added now.
+        // A deleted destination keeps its connections for a moment. If it were added now, it would take them back.
         self.wait_without("connections of all services", |_| true)?;
         self.node.exec("conntrack -F")?;
         let scheduler = "rr".parse()?;
@@ -204,10 +204,10 @@ impl World {
         each::datagrams(&self.node, OWN_ADDRESS.into(), sockets, &to)
     }
 
-    /// Addresses of the destinations of all connections.
+    /// The destination's address of each connection.
     pub(super) fn connections(&self) -> anyhow::Result<Vec<Ipv4Addr>> {
         let text = self.node.within(|| Ok(std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn")?))?;
-        // Protocol, client and its port, service and its port, destination and its port; a heading before them.
+        // A heading, then lines of: protocol, client and its port, service and its port, destination and its port.
         let destination = |line: &str| {
             let raw = u32::from_str_radix(line.split_whitespace().nth(5)?, 16).ok()?;
             Some(Ipv4Addr::from_bits(raw))
@@ -215,7 +215,7 @@ impl World {
         text.lines().skip(1).map(|line| destination(line).with_context(|| line.to_owned())).collect()
     }
 
-    /// Waits until no destination of a connection `is`.
+    /// Waits until no connection has a destination of which `is` gives true.
     pub(super) fn wait_without(&self, what: &str, is: impl Fn(Ipv4Addr) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -231,7 +231,7 @@ impl World {
     }
 }
 
-/// Whether an address is a pod's of a node.
+/// Tells whether an address is that of a pod on the node.
 pub(super) fn is_on(number: u16) -> impl Fn(Ipv4Addr) -> bool {
     let network = pod(number, 0).octets();
     move |address| address.octets()[..3] == network[..3]

@@ -1,8 +1,8 @@
 //! (c) From the agent's reading of a flag to the first RST that a prober receives.
 //!
 //! client (prober) - router (agent) - node B, which never answers: its neighbour entry leads to nobody, so that every RST is the
-//! cut's. The prober sends bare ACKs to the node's backends in turn, so its pace, one packet each 20 us, is what the figure can resolve.
-//! The command line's own start is measured in the same runs and reported apart.
+//! cut's. The prober sends bare ACKs to the node's backends in turn. Its pace, one packet each 20 us, is the resolution of the figure.
+//! The start of the command line is measured in the same runs and reported apart.
 use std::{
     net::Ipv4Addr,
     path::Path,
@@ -29,9 +29,9 @@ use crate::{
 pub(crate) struct Sizes {
     /// Backends of the node, one set of figures each.
     pub(crate) backends: Vec<u32>,
-    /// Flags set and taken back.
+    /// Flags that are set and withdrawn.
     pub(crate) flags: u32,
-    /// Packets a second.
+    /// Packets a second of the prober.
     pub(crate) rate: u32,
 }
 
@@ -39,7 +39,7 @@ const NODE: &str = "node-b";
 const UPLINK: &str = "uplink";
 /// The prober's address.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
-/// How long one flag may take to show before the run is given up.
+/// How long one flag may take to show before the run fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// After so many packets without a RST the node counts as released.
 const QUIET: u64 = 200;
@@ -77,14 +77,14 @@ struct Outcome {
     backends: u32,
     /// Microseconds from the reading of each flag to the first RST.
     cut: Vec<f64>,
-    /// Milliseconds from the start of each `nodefence flag` to the reading.
+    /// Milliseconds from the start of each `nodefence flag` to the agent's reading.
     command: Vec<f64>,
-    /// Packets a second that the prober really sent.
+    /// Packets a second that the prober did send.
     rate: f64,
 }
 
 pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec<Figure>> {
-    // The prober stands for other machines: it spins on a CPU of its own, and the agent and the command line share the rest.
+    // The prober stands for other machines, so it spins on a CPU of its own. The agent and the command line share the rest.
     let all = cpus::allowed();
     let (mine, probers) = match all.split_last() {
         Some((last, rest)) if !rest.is_empty() => (rest, *last),
@@ -112,7 +112,8 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
     let to: Vec<Ipv4Addr> = (0..backends).map(tables::backend).collect();
     let prober = Acks::start(&line.client, SOURCE, &to, sizes.rate, move || cpus::stay_on(&[cpu]))?;
     let mut progress = Progress::start(&format!("c {backends} backends"), sizes.flags);
-    let (mut cut, mut command) = (Vec::new(), Vec::new());
+    let mut cut = Vec::new();
+    let mut command = Vec::new();
     for flag in 0..sizes.flags {
         prober.arm();
         let started = monotonic_ns();
@@ -126,7 +127,7 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
         agent.unflag(NODE)?;
         until(|| prober.quiet_for(QUIET).then_some(()))
             .context("RSTs kept coming after the flag was taken back")?;
-        // Another moment of the agent's second each time.
+        // So that each flag comes at another moment of the agent's second.
         std::thread::sleep(Duration::from_millis(u64::from(flag) * 7 % 23));
         progress.step();
     }
@@ -183,7 +184,7 @@ fn figures(outcomes: &[Outcome]) -> anyhow::Result<Vec<Figure>> {
 }
 
 fn plots(outcomes: &[Outcome], out: &Path) -> anyhow::Result<()> {
-    // One flag that met a busy scheduler would press all others against the left edge.
+    // One flag that met a busy scheduler would press all other points against the left edge.
     let usual = outcomes.iter().filter_map(|outcome| percentile(&outcome.cut, 95.0)).fold(0.0, f64::max);
     let edge = usual * 2.0;
     let beyond: usize = outcomes.iter().map(|o| o.cut.iter().filter(|us| **us > edge).count()).sum();

@@ -1,5 +1,5 @@
-//! Rescue under a flood: as many SYNs as one thread can send to a Service of which half of the endpoints are flagged, and what becomes of new connections to another one. Beside it the
-//! same flood while nothing is rescued.
+//! Rescue under a flood. One thread sends as many SYNs as it can to a Service of which half of the endpoints are flagged; new connections to
+//! another Service are measured. They are compared with those beside the same flood while nothing is rescued.
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
@@ -14,7 +14,7 @@ use crate::{
     stats::{percentile, summary},
 };
 
-/// SYNs a second without which it would be no flood.
+/// Fewer SYNs a second than this are no flood.
 const LEAST: f64 = 100_000.0;
 /// New connections a second to the other Service.
 const RATE: u32 = 200;
@@ -22,7 +22,7 @@ const RATE: u32 = 200;
 const BEFORE: Duration = Duration::from_secs(1);
 /// Share of a processor that the agent may take, in percent.
 const SHARE: f64 = 25.0;
-/// By how much the slowest in a hundred of the other Service may be slower than with rescue off.
+/// With rescue, p99 of the other Service may be this many times p99 with rescue off.
 const RATIO: f64 = 1.2;
 
 struct Run {
@@ -37,7 +37,8 @@ struct Run {
 }
 
 pub(super) fn run(length: Duration, rounds: u32, agent: &Path) -> anyhow::Result<Vec<Figure>> {
-    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let mut with = Vec::new();
+    let mut without = Vec::new();
     for round in 0..rounds {
         for rescued in [true, false] {
             let way = if rescued { "rescue" } else { "no rescue" };
@@ -53,7 +54,8 @@ fn once(length: Duration, rescued: bool, program: &Path) -> anyhow::Result<Run> 
     let mode = Mode::Nftables;
     let world = World::new(mode)?;
     let [b, c] = &world.nodes;
-    let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
+    let b = server::greeting(b)?;
+    let _c = server::greeting(c)?;
     let agent = world.agent(program, if rescued { mode.name() } else { "none" })?;
     b.freeze()?;
     cluster::flag(&agent, "node-b", &["--wait"])?;
@@ -96,7 +98,7 @@ fn figures(with: &[Run], without: &[Run]) -> anyhow::Result<Vec<Figure>> {
             all(with, &|run| run.rescued as f64)?.median,
             all(with, &|run| run.beyond as f64)?.median,
         ));
-    // Pairs of runs that followed each other.
+    // Runs that followed each other are compared.
     let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with.p99 / without.p99).collect();
     let ratio = summary(&ratios).context("no runs")?;
     let lost = |runs: &[Run]| Value::Number(runs.iter().map(|run| f64::from(run.lost)).sum());

@@ -1,8 +1,8 @@
-//! Rescue: new connections while half of the endpoints hang, and kube-proxy's rules go on to pick them.
+//! Rescue: new connections while half of the endpoints hang, and kube-proxy's rules still pick them.
 //!
-//! client - router (node A: rules as kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its kernel answers on,
-//! and B is flagged. A connection counts from `connect` until a byte of a server's has come. Beside it the same load while all are well, and with the cut
-//! alone, which refuses what the rules send to B.
+//! client - router (node A: rules like kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its
+//! kernel goes on answering, and B is flagged. A connection is timed from `connect` until the first byte of a server has come. The same load
+//! is measured while all are well, and with the cut alone, which refuses the connections that the rules send to B.
 mod flood;
 mod world;
 
@@ -31,7 +31,7 @@ pub(crate) struct Sizes {
     pub(crate) rounds: u32,
 }
 
-/// By how many milliseconds the slowest in a hundred may be slower than while all are well.
+/// With rescue, p99 may be this many milliseconds above p99 while all are well.
 const GOAL: f64 = 50.0;
 
 /// The state of the nodes while the connections are made.
@@ -70,7 +70,7 @@ impl Run {
     }
 }
 
-/// A flood of SYNs, and new connections beside it.
+/// Measures new connections beside a flood of SYNs.
 pub(crate) fn flood(sizes: &Sizes, agent: &Path) -> anyhow::Result<Vec<Figure>> {
     flood::run(sizes.length, sizes.rounds, agent)
 }
@@ -95,7 +95,8 @@ pub(crate) fn run(sizes: &Sizes, agent: &Path) -> anyhow::Result<Vec<Figure>> {
 fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<Run> {
     let world = World::new(mode)?;
     let [b, c] = &world.nodes;
-    let (b, _c) = (server::greeting(b)?, server::greeting(c)?);
+    let b = server::greeting(b)?;
+    let _c = server::greeting(c)?;
     let agent = world.agent(program, if way == Way::CutAlone { "none" } else { mode.name() })?;
     if way != Way::Well {
         b.freeze()?;
@@ -113,7 +114,8 @@ fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> a
         summary(&runs.iter().map(pick).collect::<Vec<f64>>()).context("no runs")
     };
     let p99 = |runs: &[Run]| all(runs, &|run| run.p(99.0));
-    let (healthy, ours) = (p99(well)?, p99(rescued)?);
+    let healthy = p99(well)?;
+    let ours = p99(rescued)?;
     let name = |what: &str| {
         format!(
             "rescue, {}, {} new connections a second, half of the endpoints hung: {what}",
@@ -122,7 +124,7 @@ fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> a
         )
     };
     let lost = all(rescued, &|run| f64::from(run.lost()))?;
-    // A load that was not what it should be proves nothing.
+    // A load that was lower than wanted proves nothing.
     let steady = rescued.iter().chain(well).all(|run| run.seen.rate >= f64::from(sizes.rate) * 0.99);
     let more = ours.max - healthy.median;
     let time = Figure::of(name("p99 of connect to answer"), "ms", &ours)

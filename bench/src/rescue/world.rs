@@ -14,10 +14,10 @@ use crate::flows;
 const PER_NODE: u8 = 10;
 /// The Service's node port, on the router.
 const NODE_PORT: u16 = 30_080;
-/// The address of another Service, which has endpoints on node C alone (in nftables mode).
+/// The node port of another Service, which has endpoints on node C alone (in nftables mode).
 const OTHER_NODE_PORT: u16 = 30_081;
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
-/// A port of one of them is used again after ten seconds or more.
+/// The clients' addresses: enough of them that a port of one is used again only after ten seconds or more.
 pub(super) const CLIENTS: [Ipv4Addr; 4] = [client(10), client(11), client(12), client(13)];
 
 /// The mode in which kube-proxy would forward.
@@ -62,7 +62,9 @@ impl World {
         router.ip(&format!("addr add {ROUTER}/24 dev downlink"))?;
         router.sysctl("ipv4/ip_forward", "1")?;
         for (at, node) in (0..).zip(nodes) {
-            let (uplink, net, pods) = (uplink(at), 2 + at, pods(at));
+            let uplink = uplink(at);
+            let net = 2 + at;
+            let pods = pods(at);
             router.veth(&uplink, node, "eth0")?;
             router.ip(&format!("addr add 192.168.{net}.1/24 dev {uplink}"))?;
             router.ip(&format!("route add {pods} via 192.168.{net}.2"))?;
@@ -79,7 +81,7 @@ impl World {
         Ok(world)
     }
 
-    /// An agent on the router. `proxy`: as its option of that name has it.
+    /// Starts the agent on the router. `proxy` is the value of its option of that name.
     pub(super) fn agent(&self, program: &Path, proxy: &str) -> anyhow::Result<Agent> {
         let uplinks = Self::uplinks();
         let uplinks = uplinks.each_ref().map(String::as_str);

@@ -1,4 +1,4 @@
-//! Flags by the agent's socket, without the start of a command.
+//! Flags and releases nodes through the agent's socket: no command has to be started.
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,14 +9,14 @@ use super::{view, world::World};
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection to the agent, for one request after the other.
+/// Connects to the agent, for one request after the other.
 pub(super) fn client(world: &World) -> anyhow::Result<Client> {
     let mut client = Client::connect(&world.agent.socket())?;
     client.set_patience(PATIENCE)?;
     Ok(client)
 }
 
-/// Flags a node, however many are flagged.
+/// Flags a node, however many are flagged already.
 pub(super) fn flag(client: &mut Client, node: usize) -> anyhow::Result<FlagReport> {
     let name = view::name(node);
     let reason = "bench".to_owned();

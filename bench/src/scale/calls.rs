@@ -1,5 +1,6 @@
-//! What the agent's process asks of the kernel: bpf(2) calls, and calls that send and receive by netlink sockets. Counted by programs on the tracepoints of system
-//! calls (`bench/ebpf/src/bin/calls.rs`): no ptrace. They cost each system call of the machine some tenths of a microsecond, the agent's too.
+//! System calls of the agent's process: bpf(2), and calls that send and receive by netlink sockets. Programs on the tracepoints of system
+//! calls count them (`bench/ebpf/src/bin/calls.rs`), without ptrace. They cost each system call of the machine some tenths of a microsecond,
+//! the agent's included.
 use std::{collections::HashSet, os::linux::fs::MetadataExt as _};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +13,7 @@ use nix::{libc, unistd::Pid};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-bench-calls"));
 
-// Kinds of system calls, as the program has them.
+// Kinds of system calls, by the programs' numbers.
 const BPF: u8 = 1;
 const SOCKET: u8 = 2;
 const CLOSE: u8 = 3;
@@ -35,7 +36,7 @@ const KINDS: [(libc::c_long, u8); 13] = [
     (libc::SYS_readv, RECEIVE),
 ];
 
-/// Whose calls are counted (`Process` of the program).
+/// The process whose calls are counted (`Process` of the programs).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Process {
@@ -51,7 +52,7 @@ mod pod {
     unsafe impl aya::Pod for super::Process {}
 }
 
-/// How many calls there were.
+/// Numbers of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) bpf: u64,
@@ -62,12 +63,13 @@ pub(super) struct Count {
 /// The programs that count.
 pub(super) struct Calls {
     counts: Array<MapData, u64>,
-    /// The attachments go with it.
+    /// Holds the attachments.
     _object: Ebpf,
 }
 
 impl Calls {
-    /// Begins to count what a process of our own PID namespace calls. A socket that it copies to another descriptor (dup) would be missed there.
+    /// Begins to count the calls of a process of our own PID namespace. Calls on a netlink socket that it copied to another descriptor (dup) are
+    /// missed.
     pub(super) fn of(process: Pid) -> anyhow::Result<Self> {
         let mut object = Ebpf::load(OBJECT).context("cannot load the programs that count calls")?;
         let missing = |name: &str| format!("no map `{name}`");
@@ -95,7 +97,7 @@ impl Calls {
         Ok(Self { counts, _object: object })
     }
 
-    /// Since it began.
+    /// The calls since the count began.
     pub(super) fn now(&self) -> anyhow::Result<Count> {
         let count = |what| self.counts.get(&what, 0).context("cannot read the map `calls`");
         Ok(Count { bpf: count(0)?, sent: count(1)?, received: count(2)? })
@@ -106,7 +108,7 @@ fn described(process: Pid) -> anyhow::Result<Process> {
     let file = "/proc/self/ns/pid";
     let namespace = std::fs::metadata(file).context(file)?;
     let device = namespace.st_dev();
-    // The kernel's own form of the number (MKDEV, include/linux/kdev_t.h): ns_match() compares that.
+    // ns_match() compares the kernel's own form of the number (MKDEV, include/linux/kdev_t.h).
     let device = nix::sys::stat::major(device) << 20 | nix::sys::stat::minor(device);
     // `di` of x86's pt_regs, `regs[0]` of arm64's (arch/*/include/asm/ptrace.h).
     let first = match std::env::consts::ARCH {
@@ -137,7 +139,7 @@ fn sockets(process: Pid) -> anyhow::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The last column is the inode (netlink_native_seq_show, net/netlink/af_netlink.c); the first line has names.
+/// The inodes of netlink sockets: the last column (netlink_native_seq_show, net/netlink/af_netlink.c). The first line has names.
 fn netlink_inodes(text: &str) -> HashSet<&str> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect()
 }

@@ -1,8 +1,8 @@
-//! (2) What a changed endpoint costs, and a hundred that change at once.
+//! (2) The cost of one changed endpoint, and of a hundred that change at once.
 //!
-//! From the moment at which the agent is told until a moment after the map holds it, so that whoever reads what the agent made known is done as well. Taken off is
-//! what the agent spends at rest: in as much time before each change. The median counts, since at rest much is done seldom: a window in which that happens is no
-//! measure of the others.
+//! The cost is measured from the moment at which the agent is told until some time after the map holds the change: by then the actors that read
+//! the new view are done too. The cost at rest, in as much time before each change, is subtracted. The median counts, since at rest the agent
+//! does much of its work seldom: a window with such work is no measure of the others.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -15,27 +15,27 @@ use crate::{
     stats::{Summary, summary},
 };
 
-/// After a request to the agent, before something is measured.
+/// The pause after a request to the agent, before a measurement.
 const QUIET: Duration = Duration::from_millis(500);
-/// bpf(2) and netlink calls of one changed endpoint.
+/// Bound on bpf(2) and netlink calls of one changed endpoint.
 const CALLS: f64 = 50.0;
-/// Milliseconds of a processor of one changed endpoint, and of a hundred.
+/// Bounds on the milliseconds of a processor of one changed endpoint, and of a hundred.
 const ONE_MS: f64 = 5.0;
 const HUNDRED_MS: f64 = 15.0;
 
-/// The first look at rest, in place of as much time as a change took.
+/// The time of the first measurement at rest. Later ones take as long as the change before them took.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// One change.
 struct Round {
-    /// The cost of the time before, which is as long as the change took, and of the change.
+    /// The cost at rest before the change, and the whole cost while the change was carried out.
     rest: Spent,
     all: Spent,
-    /// Milliseconds of a processor in which objects were taken, and the view made of them.
+    /// Milliseconds of a processor that taking the objects took, with the making of the view.
     taking_ms: f64,
-    /// Milliseconds from the telling to the map.
+    /// Milliseconds from the telling until the change lay in the map.
     to_map_ms: f64,
-    /// How often the agent took what waited, and how many views came of it.
+    /// How often the agent took waiting objects, and how many views it made of them.
     taken: u64,
     views: u64,
 }
@@ -57,7 +57,8 @@ pub(super) fn run(world: &mut World, rounds: u32) -> anyhow::Result<Vec<Figure>>
     Ok(figures)
 }
 
-/// A node with nothing on it that comes and goes again, in the middle of all by name: those behind it stand elsewhere in the view then.
+/// The cost of an empty node that comes and goes again. Its name lies in the middle of all names, so that the nodes behind it move to other
+/// places in the view.
 fn node(world: &mut World, rounds: u32) -> anyhow::Result<Figure> {
     let nodes = world.view.sizes.nodes;
     let name = format!("{}-a", view::name(nodes / 2));
@@ -70,7 +71,7 @@ fn node(world: &mut World, rounds: u32) -> anyhow::Result<Figure> {
             std::thread::sleep(QUIET);
             let begun = world.meter.now()?;
             world.says.as_mut().context("the agent follows a file")?.line(&line)?;
-            // A view is made of it within a tenth of a second.
+            // The agent makes a view within a tenth of a second.
             std::thread::sleep(QUIET);
             world.settle()?;
             let all = world.meter.now()? - begun;
@@ -120,7 +121,7 @@ fn of(rounds: &[Round], changes: usize) -> anyhow::Result<Vec<Figure>> {
         summary(&rounds.iter().map(pick).collect::<Vec<f64>>()).context("no rounds")
     };
     let middle = |pick: &dyn Fn(&Round) -> f64| anyhow::Ok(Value::Number(summed(pick)?.median));
-    // The cost beyond the median at rest.
+    // The cost above the median at rest.
     let beyond = |pick: &dyn Fn(&Round) -> f64, resting: &dyn Fn(&Round) -> f64| {
         let rest = summed(resting)?.median;
         summed(&|round| pick(round) - rest)

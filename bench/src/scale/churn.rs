@@ -1,4 +1,4 @@
-//! (4) A thousand endpoints that change each second, beside a cause that flags and releases ten nodes a second.
+//! (4) A thousand endpoints change each second, while ten nodes a second are flagged and released.
 use std::{
     sync::atomic::AtomicBool,
     time::{Duration, Instant},
@@ -20,36 +20,36 @@ use crate::{
     progress::Progress,
 };
 
-/// Endpoints that the agent is told of together, and how often that is done: a thousand a second, where the machine can.
+/// Endpoints of which the agent is told together, and how often: a thousand a second, where the machine can.
 const CHANGES: usize = 20;
 const TELLS: Duration = Duration::from_millis(20);
 /// How often a node is flagged.
 const FLAGS: Duration = Duration::from_millis(100);
-/// A node is released when so many others were flagged after it: verdicts are renewed meanwhile.
+/// A node is released when so many others were flagged after it, so that its verdict is renewed meanwhile.
 const HELD: usize = 30;
 /// How often all verdicts are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Percent of a processor.
+/// Percent of a processor that the agent may take.
 const SHARE: f64 = 50.0;
-/// A second's changes and flags, below which that says nothing: nineteen parts in twenty of what is tried.
+/// With fewer changes or flags a second the share says nothing. The bounds are nineteen twentieths of the number that is tried.
 const LEAST_CHANGES: f64 = 950.0;
 const LEAST_FLAGS: f64 = 9.5;
-/// Seconds by which each verdict is ahead of now.
+/// Seconds by which the end of each verdict must be ahead of now.
 const AHEAD: f64 = 1.0;
-/// Milliseconds until the last change lies in the maps.
+/// Milliseconds within which the last change must lie in the maps.
 const LAST_MS: f64 = 500.0;
-/// Views a second.
+/// Views a second that the agent may make.
 const VIEWS: f64 = 10.0;
-/// By how much memory may grow once it has settled.
+/// Memory at the end may be this many times its size once it has settled.
 const GROWTH: f64 = 1.1;
-/// How long the greatest size is looked for, once memory has settled and at the end: the size rises and falls with each view.
+/// How long the greatest size of memory is looked for, once it has settled and at the end: the size rises and falls with each view.
 const SIZED: Duration = Duration::from_secs(10);
 
-/// Work that repeats until it is told to stop; gives how often it was done.
+/// Work that repeats until it is told to stop. It gives how often it was done.
 type Load<'a> = Box<dyn FnOnce(&AtomicBool) -> anyhow::Result<u64> + Send + 'a>;
 
-/// The observations of such work.
+/// The observations during the churn.
 struct Seen {
     spent: Spent,
     before: ClusterRow,
@@ -61,16 +61,16 @@ struct Seen {
     /// Milliseconds from the request until a flag was seen in the map: the last one, and the slowest.
     last_flag_ms: f64,
     slowest_flag_ms: f64,
-    /// Milliseconds from the last telling until the map had it.
+    /// Milliseconds from the last telling until the change lay in the map.
     last_told_ms: f64,
-    /// Seconds that the verdict which was least ahead was ahead.
+    /// The least number of seconds by which the end of a verdict was ahead of now.
     ahead: f64,
-    /// The greatest resident memory once it had settled, and at the end, in MiB.
+    /// The greatest resident memory in MiB, once it had settled and at the end.
     settled: f64,
     end: f64,
 }
 
-/// `time`: how long it goes on; `settle`: after how long memory is looked at first.
+/// `time` is the length of the churn. Memory is looked at first after `settle`.
 pub(super) fn run(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Vec<Figure>> {
     let seen = see(world, time, settle)?;
     Ok(figures(&seen, settle))
@@ -94,7 +94,8 @@ fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Se
         let mut progress = Progress::start("churn", u32::try_from(time.as_secs())?);
         let started = Instant::now();
         let mut flags_ms = Vec::new();
-        let (mut settled, mut end) = (0.0_f64, 0.0_f64);
+        let mut settled = 0.0_f64;
+        let mut end = 0.0_f64;
         while started.elapsed() < time {
             let next = started.elapsed() + FLAGS;
             // Not node 0, which is the agent's own.
@@ -127,7 +128,7 @@ fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Se
     world.settle()?;
     let after = world.status()?.cluster;
     ensure!(after.error.is_none(), "{after:?}");
-    // The agent hung up meanwhile, since the connection was idle for long.
+    // A new connection: the agent has closed the first one, which was idle for too long.
     let mut asks = client(world)?;
     for node in flags_ms.len().saturating_sub(HELD)..flags_ms.len() {
         unflag(&mut asks, 1 + node % (nodes - 1))?;
@@ -149,7 +150,7 @@ fn see(world: &mut World, time: Duration, settle: Duration) -> anyhow::Result<Se
     })
 }
 
-/// The state that the agent was last told of.
+/// The changes of which the agent was told last.
 #[derive(Default)]
 struct Last {
     changes: Vec<Moved>,
@@ -163,13 +164,13 @@ fn tell(stop: &AtomicBool, view: &mut View, says: &mut Says, last: &mut Last) ->
         last.changes = (0..CHANGES).map(|_| view.change_any()).collect();
         says.tell(view, &last.changes)?;
         last.told = monotonic_ns();
-        // Late changes are made up for.
+        // The next time counts from the last planned time, so that late changes are made up for.
         next += TELLS;
         Ok(next.saturating_duration_since(Instant::now()))
     })
 }
 
-/// Looks at all entries; keeps by how much the verdict that was least ahead was so.
+/// Looks at all entries of `nodes`, and stores in `ahead` the least number of seconds by which the end of a verdict was ahead.
 fn look(stop: &AtomicBool, maps: &Maps, nodes: usize, ahead: &mut f64) -> anyhow::Result<u64> {
     repeat(stop, || {
         for index in 0..u32::try_from(nodes)? {
@@ -189,7 +190,7 @@ fn figures(seen: &Seen, settle: Duration) -> Vec<Figure> {
         "{:.0} endpoints changed a second, {:.1} nodes flagged and released a second, for {:.0} s",
         seen.changes, seen.flags, spent.seconds
     );
-    // What was taken and worked out after the load had ended is counted too: in both, a little of it.
+    // The difference includes a little work that the agent did after the load had ended.
     let taking_ms = (after.reading.processor_micros - before.reading.processor_micros) as f64 / 1e3;
     let taking = Spent { processor_ms: taking_ms, ..*spent };
     let views = (after.view - before.view) as f64 / spent.seconds;

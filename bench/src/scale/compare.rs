@@ -1,4 +1,4 @@
-//! (5) What it costs to compare all entries of the maps with what was written, while nothing else is done.
+//! (5) The cost of comparing all entries of the maps with what the agent wrote, while nothing else is done.
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -15,23 +15,23 @@ use crate::{
     progress::Progress,
 };
 
-/// The agent's thread that compares. It writes tables too, of which there are none while nothing changes.
+/// The agent's thread that compares. It writes tables too, but none while nothing changes.
 const TABLES: &str = "tables";
-/// Whenever all were compared it begins anew a second later, and not ten minutes.
+/// A new comparison begins one second after the last one has ended, instead of ten minutes.
 const EVERY: &str = "1s";
-/// Percent of a processor.
+/// Percent of a processor that the thread may take.
 const SHARE: f64 = 0.2;
-/// How often an agent begins that is not told otherwise: all is to be compared by then.
+/// The agent's default period: all entries must be compared within it.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How often it is asked whether all were compared: who asks costs more than who compares.
+/// How often the agent is asked whether all entries were compared: the answer costs it more than the comparison.
 const ASK: Duration = Duration::from_secs(5);
 
-/// Time from the end of one comparison to the end of the next.
+/// Measures from the end of one comparison to the end of a later one.
 pub(super) fn run(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<Vec<Figure>> {
     let world = World::new(program, Source::Objects, sizes, &["--proxy", proxy, "--compare-every", EVERY])?;
     let process = world.agent.proc()?;
     let mut progress = Progress::start("compare: until a comparison begins, and one of all entries", 2);
-    // Tables may have been written during the first.
+    // The first comparison does not count: tables may have been written during it.
     let first = compared(&world, 0)?;
     progress.step();
     let started = Instant::now();
@@ -57,7 +57,7 @@ pub(super) fn run(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<V
     Ok(vec![figure])
 }
 
-/// Waits until all entries were compared more often than that. How often they were.
+/// Waits until all entries were compared more than `before` times. Gives how often they were.
 fn compared(world: &World, before: u64) -> anyhow::Result<u64> {
     let started = Instant::now();
     loop {

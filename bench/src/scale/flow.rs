@@ -15,15 +15,15 @@ use crate::cpus;
 pub(super) const PACE: Duration = Duration::from_micros(20);
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server's connection that nothing comes by is kept. Its client was reset, and nobody told it.
+/// How long a server keeps a silent connection. Its client was reset, and nothing tells the server so.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often a server takes what has come: who wakes for each byte takes the processor from the agent.
+/// How often a server reads: waking up for each byte would take the processor from the agent.
 const TAKE: Duration = Duration::from_millis(2);
 
-/// A server of all addresses of a namespace; it takes what comes and says nothing.
+/// Starts a server on all addresses of a namespace. It reads all bytes and answers none.
 pub(super) fn serve(netns: &Netns) -> anyhow::Result<()> {
     let listener = netns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    // The server goes with the process.
+    // The server ends with the process.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || take(stream));
@@ -42,7 +42,7 @@ fn take(mut stream: TcpStream) {
     }
 }
 
-/// A connection from a namespace that sends on a processor of its own.
+/// Starts a connection from a namespace, whose thread sends on a processor of its own.
 pub(super) fn start(netns: &Netns, to: Ipv4Addr, cpu: usize) -> anyhow::Result<Sending> {
     let address = SocketAddr::from((to, PORT));
     let stream = netns

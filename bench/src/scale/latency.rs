@@ -1,4 +1,4 @@
-//! (3) From the request that flags a node to the RST at a client, while a third of the nodes is flagged already and views come.
+//! (3) From the request that flags a node to the RST at a client, while a third of the nodes is flagged already and the agent makes views.
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use anyhow::Context as _;
@@ -17,36 +17,36 @@ use crate::{
     stats::{percentile, summary},
 };
 
-/// Microseconds at p99.
+/// Bound in microseconds on p99.
 const GOAL: f64 = 1_000.0;
-/// How often an endpoint changes meanwhile: ten views a second come of it, as many as the agent makes.
+/// How often an endpoint changes meanwhile: the agent then makes ten views a second, as many as it ever makes.
 const CHANGES: Duration = Duration::from_millis(50);
-/// At least this many views came in a second.
+/// The agent must make at least this many views a second.
 const VIEWS: f64 = 9.0;
-/// The nice value of the threads that ask for the flag and that send.
+/// The nice value of the thread that sends the requests.
 const PRECEDENCE: i32 = -20;
 /// The agent's thread that flags.
 const FLAGS: &str = "verdicts";
-/// A RST that has not come by then counts as one that took so long.
+/// A RST that has not come after this time counts as one that took this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The times of the flags, in microseconds.
 #[derive(Default)]
 struct Flags {
-    /// Measured from the sending of the request.
+    /// From the sending of the request to the RST.
     sent: Vec<f64>,
-    /// Measured from the agent's reading of the request.
+    /// From the agent's reading of the request to the RST.
     read: Vec<f64>,
-    /// How long at once the flow had no processor.
+    /// The longest time at once in which the flow had no processor.
     still: Vec<f64>,
-    /// How long the thread that flags waited for one.
+    /// How long the agent's thread that flags waited for a processor.
     waited: Vec<f64>,
-    /// Measured from the sending of the request, less the waits of that thread and the time that the flow had no processor.
+    /// `sent`, less the waits of that thread and the time in which the flow had no processor.
     less: Vec<f64>,
 }
 
 pub(super) fn run(world: &mut World, samples: u32) -> anyhow::Result<Vec<Figure>> {
-    // The flow stands for another machine. It spins on a processor of its own; the agent and the source of changes share the rest.
+    // The flow stands for another machine, so it spins on a processor of its own. The agent and the source of changes share the rest.
     let all = cpus::allowed();
     let (rest, last) = match all.split_last() {
         Some((last, rest)) if !rest.is_empty() => (rest, *last),
@@ -64,7 +64,7 @@ pub(super) fn run(world: &mut World, samples: u32) -> anyhow::Result<Vec<Figure>
 
 fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Figure>> {
     let nodes = world.view.sizes.nodes;
-    // Not node 0, which is the agent's own. Of each Service's endpoints two thirds stay.
+    // Not node 0, which is the agent's own. Two thirds of each Service's endpoints stay.
     let flagged: Vec<usize> = (1..nodes).step_by(3).collect();
     let candidates: Vec<usize> = (2..nodes).step_by(3).collect();
     let mut asks = client(world)?;
@@ -90,13 +90,13 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
         })
     };
     let (flags, told) = under([views], || -> anyhow::Result<Flags> {
-        // The thread that flags and the flow stand for other machines: neither waits behind those that change endpoints.
+        // This thread stands for another machine: it must not wait behind the thread that changes endpoints.
         sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE))?;
         let mut progress = Progress::start("latency: flag to RST", samples);
         let mut flags = Flags::default();
         for (sample, (node, address)) in (0..samples).zip(to.iter().cycle()) {
             let flow = flow::start(from, *address, cpu)?;
-            // Another moment of the agent's second, and of its views, each time.
+            // So that each flag comes at another moment of the agent's second, and of its views.
             std::thread::sleep(Duration::from_millis(20 + u64::from(sample) * 7 % 53));
             let before = process.waited(FLAGS)?;
             let sent = monotonic_ns();

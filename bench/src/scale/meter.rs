@@ -1,4 +1,4 @@
-//! The resources that the agent's process has used, and the part of them that other work explains.
+//! The resources that the agent's process has used.
 use std::{
     ops::Sub,
     time::{Duration, Instant},
@@ -9,13 +9,13 @@ use nix::{time::ClockId, unistd::Pid};
 
 use super::calls::{Calls, Count};
 
-/// Counts for one process.
+/// Reads the resources that one process has used.
 pub(super) struct Meter {
     clock: ClockId,
     calls: Calls,
 }
 
-/// All use until one moment.
+/// All use up to one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     at: Instant,
@@ -27,7 +27,7 @@ pub(super) struct Reading {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) seconds: f64,
-    /// Milliseconds that its threads had a processor, all together, in its own code and in the kernel.
+    /// Milliseconds in which its threads had a processor, all together, in its own code and in the kernel.
     pub(super) processor_ms: f64,
     pub(super) bpf: f64,
     pub(super) sent: f64,
@@ -62,12 +62,12 @@ impl Sub for Reading {
 }
 
 impl Spent {
-    /// bpf(2) and netlink together.
+    /// Calls of bpf(2) and netlink together.
     pub(super) fn calls(&self) -> f64 {
         self.bpf + self.sent + self.received
     }
 
-    /// Percent of one processor.
+    /// Used processor time, in percent of one processor.
     pub(super) fn share(&self) -> f64 {
         self.processor_ms / 10.0 / self.seconds
     }

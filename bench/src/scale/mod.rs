@@ -1,7 +1,8 @@
-//! The agent in a large cluster: what it costs at rest and when something changes, and what its promises are worth then.
+//! The agent in a large cluster: its cost at rest and while something changes, and whether it keeps its promises meanwhile.
 //!
-//! One agent on a generated cluster, in namespaces of its own; the parts follow each other. It is told of single objects (`nodefence-objects`), whose taking
-//! counts; a cluster file of 150,000 backends takes a second to be read, so that neither ten views nor a thousand changes a second come of one.
+//! One agent on a generated cluster, in namespaces of its own; the parts follow each other. The agent is told of single objects
+//! (`nodefence-objects`), and the cost of taking them counts. A cluster file of 150,000 backends takes a second to be read: it would allow
+//! neither ten views nor a thousand changes a second.
 mod asks;
 mod calls;
 mod change;
@@ -125,7 +126,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// What quick trials have less of.
+    /// The value that was asked for, or else the default, which is smaller in a quick trial.
     fn or<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
         asked.unwrap_or(if self.quick { quick } else { usual })
     }
@@ -139,7 +140,7 @@ impl Scale {
     }
 }
 
-/// Measures and writes what was found; whether no goal is missed.
+/// Measures, and writes the figures. Gives whether no goal is missed.
 pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
     let sizes = args.sizes();
     sizes.check()?;
@@ -169,7 +170,7 @@ pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
         for part in [Part::Rest, Part::Change, Part::Latency, Part::Churn] {
             if args.only.contains(&part) {
                 figures.extend(one(args, part, &mut world)?);
-                // After each part, so that a later one's failure loses nothing.
+                // Written after each part, so that a later part's failure loses nothing.
                 write(&figures)?;
             }
         }

@@ -7,9 +7,9 @@ use crate::{
     progress::Progress,
 };
 
-/// Percent of a processor.
+/// Percent of a processor that the agent may take.
 const SHARE: f64 = 0.5;
-/// Resident memory, in MiB.
+/// Resident memory that the agent may have, in MiB.
 const MEMORY: f64 = 64.0;
 
 /// Lets so much time pass.
@@ -22,7 +22,7 @@ fn pass(time: Duration, label: &str) {
     }
 }
 
-/// `settle`: how long after the load it begins; `time`: how long it takes.
+/// `settle` is the pause after the load, `time` the length of the measurement.
 pub(super) fn run(world: &World, settle: Duration, time: Duration) -> anyhow::Result<Vec<Figure>> {
     pass(settle, "rest: until the agent has settled");
     let memory = world.agent.proc()?.memory("VmRSS")?;

@@ -1,7 +1,7 @@
-//! A generated cluster, in which an endpoint's address changes: as a file, and as lines for `nodefence-objects`. Pure.
+//! A generated cluster, in which endpoints change their address: as a file, and as lines for `nodefence-objects`. Pure.
 //!
-//! Node `n` has the addresses 10.x.y.100 and up, of which half are in use: an endpoint that changes goes to its other address and, with
-//! the next change, back. A Service's endpoints lie on nodes that follow each other. Each Service has one slice.
+//! A node has the addresses 10.x.y.100 and up, of which half are in use. An endpoint that changes goes to its other address and, with the next
+//! change, back. A Service's endpoints lie on nodes that follow each other. Each Service has one slice.
 use std::{collections::BTreeSet, fmt::Write as _, net::Ipv4Addr, ops::Range};
 
 use anyhow::ensure;
@@ -11,10 +11,10 @@ use nodefence_common::MAX_NODES;
 pub(super) const PORT: u16 = 8080;
 /// The last byte of a node's first endpoint.
 const FIRST: usize = 100;
-/// By how much it grows where an endpoint is at its other address; as many endpoints fit on a node.
+/// The other address of an endpoint is this much greater. As many endpoints fit on a node.
 const PER_NODE: usize = 77;
 
-/// How large it is.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) nodes: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Refuses what cannot be generated.
+    /// Refuses sizes that cannot be generated.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let Self { nodes, services, backends } = *self;
         ensure!(
@@ -41,10 +41,10 @@ impl Sizes {
     }
 }
 
-/// Two addresses of an endpoint that has just changed.
+/// The two addresses of an endpoint that has just changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
-    /// Whose endpoint it is.
+    /// The Service of the endpoint.
     service: usize,
     pub(super) from: Ipv4Addr,
     pub(super) to: Ipv4Addr,
@@ -55,9 +55,9 @@ pub(super) struct View {
     pub(super) sizes: Sizes,
     /// The address of node 0, on which the agent runs.
     own: Ipv4Addr,
-    /// Which endpoints are at their other address.
+    /// Whether each endpoint is at its other address.
     moved: Vec<bool>,
-    /// Which one changed last, where none was asked for.
+    /// The endpoint that `change_any` changed last.
     last: usize,
 }
 
@@ -76,7 +76,7 @@ impl View {
         service * backends / services..(service + 1) * backends / services
     }
 
-    /// The file as it would be now.
+    /// The cluster file of the present state.
     pub(super) fn file(&self) -> String {
         let mut nodes = Vec::with_capacity(self.sizes.nodes);
         for node in 0..self.sizes.nodes {
@@ -100,7 +100,7 @@ impl View {
         format!("{{\"nodes\":[\n{}\n],\"services\":[\n{}\n]}}\n", nodes.join(",\n"), services.join(",\n"))
     }
 
-    /// Lines that tell `nodefence-objects` of all.
+    /// Lines that tell `nodefence-objects` of all objects.
     pub(super) fn lists(&self) -> String {
         let mut text = "nodes".to_owned();
         for node in 0..self.sizes.nodes {
@@ -117,7 +117,7 @@ impl View {
         text + "\n"
     }
 
-    /// Lines that tell it of what has changed.
+    /// Lines that tell `nodefence-objects` of these changes.
     pub(super) fn lines(&self, changes: &[Moved]) -> String {
         let services: BTreeSet<usize> = changes.iter().map(|change| change.service).collect();
         let mut text = String::new();
@@ -138,15 +138,16 @@ impl View {
         }
     }
 
-    /// An endpoint's address as it is now.
+    /// The present address of an endpoint.
     pub(super) fn address(&self, backend: usize) -> Ipv4Addr {
         address(self.sizes, backend, self.moved[backend])
     }
 
-    /// Some endpoint goes to its other address, another one each time, of any Service. None of the first one of each node: these have flows.
+    /// Moves some endpoint of any Service to its other address, another endpoint each time. The first endpoint of each node never moves: it has
+    /// flows.
     pub(super) fn change_any(&mut self) -> Moved {
         let Sizes { nodes, backends, .. } = self.sizes;
-        // A prime that does not divide their number: all come before one comes again.
+        // A prime that does not divide the number of endpoints: all come before one comes again.
         let stride = if backends % 7_919 == 0 { 7_907 } else { 7_919 };
         loop {
             self.last = (self.last + stride) % backends;
@@ -156,12 +157,12 @@ impl View {
         }
     }
 
-    /// An endpoint goes to its other address.
+    /// Moves an endpoint to its other address.
     fn change(&mut self, backend: usize) -> Moved {
         let from = self.address(backend);
         self.moved[backend] = !self.moved[backend];
         let Sizes { services, backends, .. } = self.sizes;
-        // The last one whose first endpoint is this one or before it.
+        // The last Service whose first endpoint is this one or lies before it.
         let service = ((backend + 1) * services - 1) / backends;
         Moved { service, from, to: self.address(backend) }
     }
@@ -176,17 +177,17 @@ fn service_name(service: usize) -> String {
     format!("bench/service-{service:05}")
 }
 
-/// 10.96.0.0/12.
+/// A Service's address, of 10.96.0.0/12.
 fn virtual_address(service: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a60_0001 + service as u32)
 }
 
-/// 172.16.0.0/12.
+/// A node's address, of 172.16.0.0/12.
 fn node_address(node: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(0xac10_0001 + node as u32)
 }
 
-/// 10.0.0.0/10: one /24 for each node.
+/// An endpoint's address, of 10.0.0.0/10: each node has one /24.
 fn address(sizes: Sizes, backend: usize, moved: bool) -> Ipv4Addr {
     let node = backend % sizes.nodes;
     let host = FIRST + backend / sizes.nodes + if moved { PER_NODE } else { 0 };

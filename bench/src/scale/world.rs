@@ -30,16 +30,16 @@ const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
 const UPLINK: &str = "uplink";
 /// How long a change may take to lie in the maps.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often it is looked for there.
+/// How often the maps are looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long readers of what the agent made known may be at it after a change, while it does not show; longer where the agent is busy then.
+/// How long the agent's actors may work on a new view after a change without showing it. They get longer where the agent is busy after that.
 const READERS: Duration = Duration::from_millis(500);
 const READERS_AT_MOST: Duration = Duration::from_secs(20);
-/// An agent that has a processor for a smaller part (in percent) of so long is not busy.
+/// An agent that used less than this percentage of a processor in one slice is not busy.
 const BUSY: f64 = 50.0;
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What the agent follows.
+/// The source that the agent follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Source {
     /// Single objects, told of line by line.
@@ -48,16 +48,16 @@ pub(crate) enum Source {
     File,
 }
 
-/// Tells the agent of objects.
+/// The pipe by which the agent is told of objects.
 pub(super) struct Says(PipeWriter);
 
 impl Says {
-    /// Tells it of changes.
+    /// Tells the agent of changes.
     pub(super) fn tell(&mut self, view: &View, changes: &[Moved]) -> anyhow::Result<()> {
         self.line(&view.lines(changes))
     }
 
-    /// Tells it these lines.
+    /// Sends these lines to the agent.
     pub(super) fn line(&mut self, lines: &str) -> anyhow::Result<()> {
         Ok(self.0.write_all(lines.as_bytes())?)
     }
@@ -68,7 +68,7 @@ pub(super) struct World {
     pub(super) client: Netns,
     pub(super) servers: Netns,
     pub(super) agent: Agent,
-    /// `None` where it follows a file.
+    /// `None` where the agent follows a file.
     pub(super) says: Option<Says>,
     pub(super) meter: Meter,
     pub(super) view: View,
@@ -79,7 +79,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Makes it, and waits until the agent serves. `options`: more of the agent's.
+    /// Makes the namespaces, starts the agent, and waits until it serves. `options` are further options of the agent.
     pub(super) fn new(
         program: &Path,
         source: Source,
@@ -99,12 +99,13 @@ impl World {
              route add 10.0.0.0/8 via 192.168.2.2
              route add 172.16.0.0/12 via 192.168.2.2"
         ))?;
-        // Each segment is acknowledged at once: a client that waits for a delayed acknowledgement (40 ms) sends nothing that could be cut.
+        // `quickack`: each segment is acknowledged at once. A client that waits for a delayed acknowledgement (40 ms) sends nothing that could
+        // be cut.
         servers.ip("addr add 192.168.2.2/24 dev eth0
              route add default via 192.168.2.1 quickack 1
              route add local 10.0.0.0/8 dev lo")?;
         router.sysctl("ipv4/ip_forward", "1")?;
-        // A rule of NAT, as kube-proxy has them: conntrack works, and the agent has flows to ask for.
+        // A NAT rule, as kube-proxy has them, switches conntrack on: the agent then has flows to list.
         router.nft(
             "table ip kube-proxy {\n chain nat-postrouting {\n  type nat hook postrouting priority srcnat\n }\n}\n",
         )?;
@@ -143,12 +144,12 @@ impl World {
         Ok(world)
     }
 
-    /// The agent's `status`. It costs some milliseconds, so it is read outside of measured times.
+    /// The agent's `status`. It costs the agent some milliseconds, so it is read outside of measured times.
     pub(super) fn status(&self) -> anyhow::Result<Status> {
         self.agent.ask(&Request::Status)
     }
 
-    /// Waits until the readers of what the agent last made known are done with it, as far as that shows.
+    /// Waits until the agent's actors are done with its last view, as far as the agent's processor time shows it.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         let started = Instant::now();
         std::thread::sleep(READERS);
@@ -164,14 +165,14 @@ impl World {
     }
 }
 
-/// The agent's maps: who looks into them costs it nothing.
+/// The agent's maps. Looking into them costs the agent nothing.
 pub(super) struct Maps {
     backends: HashMap<MapData, Addr, BackendEntry>,
     nodes: Array<MapData, NodeEntry>,
 }
 
 impl Maps {
-    /// In the namespace whose BPF filesystem has the pins.
+    /// Opens the pinned maps. To be called in the namespace whose BPF filesystem has the pins.
     fn open() -> anyhow::Result<Self> {
         let open = |name: &str| {
             let path = Path::new(PINNED_MAPS).join(name);
@@ -188,7 +189,7 @@ impl Maps {
         self.nodes.get(&index, 0).with_context(|| format!("cannot read entry {index} of the map `nodes`"))
     }
 
-    /// Waits until a node's entry has a verdict. When that was seen: CLOCK_MONOTONIC, in ns.
+    /// Waits until a node's entry has a verdict. Gives the time at which it was seen: CLOCK_MONOTONIC, in ns.
     pub(super) fn wait_for_verdict(&self, index: u32) -> anyhow::Result<u64> {
         let started = Instant::now();
         while self.node(index)?.verdict == Verdict::Healthy as u32 {
@@ -205,7 +206,7 @@ impl Maps {
         self.backends.get(&Addr::from(IpAddr::from(address)), 0).is_ok()
     }
 
-    /// Waits until these changes lie in the map. When that was seen: CLOCK_MONOTONIC, in ns.
+    /// Waits until these changes lie in the map. Gives the time at which that was seen: CLOCK_MONOTONIC, in ns.
     pub(super) fn wait(&self, changes: &[Moved]) -> anyhow::Result<u64> {
         let started = Instant::now();
         for change in changes {

@@ -1,11 +1,11 @@
 //! (b) Throughput through a router in the middle of a veth path: client - router - sink.
 //!
-//! UDP: one thread on one CPU sends small datagrams; veth hands a packet on within the sender's own softirq, so that CPU
-//! pays for the whole path and each nanosecond shows. What arrived at the sink's device counts. TCP: one stream, sender and
-//! receiver on two CPUs, with segmentation offload on and off.
+//! UDP: one thread on one CPU sends small datagrams. veth hands a packet on within the sender's own softirq: that CPU pays for the whole path,
+//! and each nanosecond shows. The packets that arrive at the sink's device count. TCP: one stream, sender and receiver on two CPUs, with
+//! segmentation offload on and off.
 //!
-//! One path serves all variants: each is switched on in turn, measured, and switched off, round by round, so that drift of the
-//! machine hits all alike. The sets stay loaded; only the hook comes and goes.
+//! One path serves all variants. In each round each variant is switched on, measured, and switched off, so that drift of the machine hits all
+//! alike. The sets stay loaded; only the hook comes and goes.
 mod path;
 mod traffic;
 mod variant;
@@ -49,7 +49,7 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             for round in 0..=sizes.rounds {
                 let last = variants.len();
                 for at in 0..last {
-                    // Another variant comes first each round: whatever follows a pause is not always the same.
+                    // Another variant comes first each round, so that not always the same one follows a pause.
                     let variant = &mut variants[(at + round as usize) % last];
                     variant.on(&path)?;
                     let duration = if round == 0 { sizes.duration / 2 } else { sizes.duration };
@@ -94,12 +94,13 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// At least this share of the bare path's throughput.
+/// The share of the bare path's throughput that must be reached.
 const GOAL: f64 = 0.97;
 
 fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]) -> Option<Figure> {
     let of = |name| summaries.iter().find(|(n, _)| *n == name).map(|(_, s)| s);
-    let (ours, bare) = (of(variant::OURS)?, of(variant::BARE)?);
+    let ours = of(variant::OURS)?;
+    let bare = of(variant::BARE)?;
     let peers = summaries.iter().filter(|(n, _)| *n != variant::OURS && *n != variant::BARE);
     let best = peers
         .clone()

@@ -3,7 +3,7 @@ use nodefence_tests::Netns;
 
 use crate::tables;
 
-/// Device of the router towards the sink: where a node's programs hang.
+/// The router's device towards the sink: the programs are attached to it, as on a node.
 pub(super) const UPLINK: &str = "uplink";
 
 /// The three namespaces.
@@ -26,7 +26,7 @@ impl Path3 {
         path.client.ip("route add default via 192.168.1.1")?;
         path.sink.ip("route add default via 192.168.2.1")?;
         path.router.sysctl("ipv4/ip_forward", "1")?;
-        // The one backend that traffic goes to, and a stranger: the peers' traffic lies outside their sets.
+        // Our traffic goes to a backend. The peers' traffic goes to an address outside of their sets.
         for address in [tables::backend(0), tables::stranger(0)] {
             path.sink.ip(&format!("addr add {address}/32 dev lo"))?;
             path.router.ip(&format!("route add {address}/32 via 192.168.2.2"))?;

@@ -28,7 +28,7 @@ pub(super) struct Cpus {
 }
 
 impl Cpus {
-    /// The last two that this process may use.
+    /// Chooses the last two CPUs that this process may use.
     pub(super) fn choose() -> Self {
         let allowed = cpus::allowed();
         let send = allowed.last().copied().unwrap_or(0);
@@ -70,8 +70,8 @@ impl Traffic {
     }
 }
 
-/// What arrived at the sink's device, a second. The sink's socket is full from the start: the datagrams end there at the same cost for
-/// every variant.
+/// Packets a second that arrived at the sink's device, in millions. The sink's socket is never read and so is soon full: the datagrams end
+/// there at the same cost for every variant.
 fn udp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Result<f64> {
     let _full = path.sink.within(|| Ok(UdpSocket::bind((to, PORT))?))?;
     let before = received(path)?;
@@ -93,7 +93,7 @@ fn received(path: &Path3) -> anyhow::Result<u64> {
     parsed[0]["stats64"]["rx"]["packets"].as_u64().context("ip -s -j printed no packet counter")
 }
 
-/// Bits that the receiver read, a second.
+/// Gbit a second that the receiver read.
 fn tcp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Result<f64> {
     let listener = path.sink.within(|| Ok(TcpListener::bind((to, PORT))?))?;
     let to_sink = path.client.within(|| {

@@ -1,4 +1,4 @@
-//! The program or rules in the router's path: none, ours, and the peers'.
+//! The program or the rules in the router's path: none, ours, or those of a peer.
 use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
@@ -19,7 +19,7 @@ use crate::{cost::REFERENCE, tables};
 
 pub(super) const BARE: &str = "nothing";
 pub(super) const OURS: &str = "nodefence";
-/// Not a peer: it does nothing, and shows what of the loss is the hooks' own.
+/// Not a peer: this program does nothing, and shows which part of the loss is the hooks' own.
 pub(super) const EMPTY: &str = "empty program";
 
 /// One of the variants that are compared. `on` and `off` move only the hook; the sets stay loaded.
@@ -32,7 +32,7 @@ pub(super) enum Variant {
     IpsetIptables { set: String },
 }
 
-/// A program that hangs on the uplink's egress while switched on.
+/// A program that is attached to the uplink's egress while it is switched on.
 pub(super) struct Hooked {
     ebpf: Ebpf,
     pins: std::path::PathBuf,
@@ -44,7 +44,7 @@ const PROGRAM: &str = "nf_egress_l2";
 const NO_PROGRAM: &str = "b_empty";
 
 impl Variant {
-    /// All, switched off.
+    /// All variants, switched off.
     pub(super) fn all(path: &Path3, addresses: u32) -> anyhow::Result<Vec<Self>> {
         Ok(vec![
             Self::Bare,
@@ -67,7 +67,7 @@ impl Variant {
         }
     }
 
-    /// The destination of the traffic: a healthy backend of ours (the dearer lookup), outside the peers' sets.
+    /// The destination of the traffic. With our programs it is a healthy backend, whose lookup costs more. With a peer it is outside of its set.
     pub(super) fn target(&self) -> Ipv4Addr {
         match self {
             Self::Ours(_) | Self::Empty(_) => tables::backend(0),
@@ -134,12 +134,12 @@ impl Hooked {
         Ok(Self { ebpf, pins, program: name, link: None })
     }
 
-    /// Attaches as the agent does: first in tcx from Linux 6.6 on, by clsact before.
+    /// Attaches as the agent does: as the first program of tcx from Linux 6.6 on, by clsact before.
     fn attach(&mut self) -> anyhow::Result<()> {
         let device = nix::net::if_::if_nametoindex(UPLINK)?;
         let tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);
         if !tcx {
-            // Already there from the round before, or not: the attach tells.
+            // An error is ignored: the qdisc may be there from the round before, and the attach fails if it is not.
             let _ = qdisc_add_clsact(device);
         }
         let attach_type = TcAttachType::Egress;
@@ -208,7 +208,7 @@ fn ipset(router: &Netns, addresses: u32) -> anyhow::Result<Variant> {
     Ok(Variant::IpsetIptables { set })
 }
 
-/// The legacy tables where they exist: without nftables' compatibility layer the peer is at its fastest.
+/// Uses the legacy tables where they exist: without nftables' compatibility layer the peer is at its fastest.
 fn iptables(router: &Netns, act: &str, set: &str) -> anyhow::Result<()> {
     let rule = format!("-w {act} FORWARD -m set --match-set {set} dst -j DROP");
     match router.exec(&format!("iptables-legacy {rule}")) {

@@ -1,4 +1,5 @@
-//! What every netlink socket of the table rooms needs: requests out, whole messages in, and what ends an exchange. Knows no family.
+//! The netlink socket of every module for a kernel table: it sends requests, receives whole messages, and finds the end of an
+//! exchange. It knows no netlink family.
 use std::io;
 
 use netlink_packet_core::{NLM_F_DUMP_INTR, NetlinkBuffer};
@@ -15,9 +16,9 @@ pub(crate) use wire::{
     text_of, u16_of, u32_of,
 };
 
-/// Receive buffer of a dump. The kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
+/// Length of the receive buffer. For a dump the kernel sizes its own buffers by it (`netlink_dump`, af_netlink.c), up to 32 KiB.
 const BUFFER_LEN: usize = 64 * 1024;
-/// Seconds without an answer after which the kernel is not waited for any longer.
+/// Seconds to wait for an answer of the kernel.
 const TIMEOUT_SECONDS: i64 = 5;
 
 const NLMSG_ERROR: u16 = 2;
@@ -26,7 +27,7 @@ const NLMSG_DONE: u16 = 3;
 /// Why one exchange gave no whole answer.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The kernel broke off, or something was lost: begin anew.
+    /// The kernel broke the answer off, or a part of it was lost: begin the exchange anew.
     Retry,
     /// The kernel's answer is this error number.
     Refused(i32),
@@ -34,12 +35,12 @@ pub(crate) enum Broken {
     Io(io::Error),
 }
 
-/// What the kernel answered in place of what it was asked for.
+/// The error that the kernel gave in place of an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     /// Error number, positive.
     pub(crate) errno: i32,
-    /// The kernel's own words, where it was asked for them and has any.
+    /// The kernel's text about the error, where texts were requested and the kernel has one.
     pub(crate) words: Option<String>,
 }
 
@@ -57,23 +58,23 @@ impl Channel {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // Only makes errors shorter: without the request that they answer.
+        // A failure does no harm: the option only makes errors shorter, by the request that they answer.
         let _ = socket.set_cap_ack(true);
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER_LEN), sequence: 0, refusal: None })
     }
 
-    /// Has the kernel say in words why it refuses (`NETLINK_EXT_ACK`).
+    /// Makes the kernel say in words why it refuses a request (`NETLINK_EXT_ACK`).
     pub(crate) fn set_words(&self) -> io::Result<()> {
         self.socket.set_ext_ack(true)
     }
 
-    /// Why the last exchange was refused, also where it is to be begun anew for that.
+    /// The refusal of the last exchange, also one that ended the exchange with [`Broken::Retry`].
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
         self.refusal.take()
     }
 
-    /// Has route netlink look at what a list is asked for (`NETLINK_GET_STRICT_CHK`, 4.20 and later).
+    /// Makes route netlink check what a request for a list asks for (`NETLINK_GET_STRICT_CHK`, Linux 4.20 and later).
     pub(crate) fn set_strict(&self) -> io::Result<()> {
         self.socket.set_netlink_get_strict_chk(true)
     }
@@ -84,9 +85,9 @@ impl Channel {
         self.sequence
     }
 
-    /// Sends one request, which must carry the number that [`Self::next_sequence`] gave last, and hands over type and payload of
-    /// each message that answers it. Gives the number of datagrams that they came in: what came in one was read under one
-    /// lock of the kernel.
+    /// Sends one request, and hands over type and payload of each message that answers it. The request must carry the number
+    /// that [`Self::next_sequence`] gave last. Returns the number of datagrams with such messages: the kernel read the content
+    /// of one datagram under one lock.
     pub(crate) fn exchange(
         &mut self,
         request: &[u8],
@@ -100,7 +101,7 @@ impl Channel {
         let refusal = 'refused: loop {
             let bytes = match self.receive(0) {
                 Ok(bytes) => bytes,
-                // The rest must be read all the same: one socket runs one dump at a time.
+                // The rest of the answer must be read all the same: one socket runs one dump at a time.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     lost = true;
                     continue;
@@ -119,7 +120,7 @@ impl Channel {
                 if lost {
                     return Err(Broken::Retry);
                 }
-                // Newer kernels end a failed dump with its error; NLMSG_DONE of old ones carries nothing.
+                // Newer kernels end a failed dump with the error in NLMSG_DONE. The NLMSG_DONE of old kernels is empty.
                 let done = kind == NLMSG_DONE && message.payload().is_empty();
                 let errno = if done { 0 } else { errno(message.payload()) };
                 if errno <= 0 {
@@ -137,7 +138,7 @@ impl Channel {
         })
     }
 
-    /// Begins an attempt anew that the kernel broke off; `times` in all at most, of which the last is the outcome.
+    /// Repeats an attempt that the kernel broke off, up to `times` attempts in all. Returns the outcome of the last attempt.
     pub(crate) fn again<T>(
         &mut self,
         times: usize,
@@ -152,11 +153,11 @@ impl Channel {
         attempt(self)
     }
 
-    /// Sends `count` requests at once, whose sequence numbers are consecutive and end with the last one given, and hands over
-    /// place and error number (0: done) of each acknowledgement.
+    /// Sends `count` requests at once, and hands over place and error number (0: done) of each acknowledgement. The sequence
+    /// numbers of the requests must be consecutive and end with the last number given.
     ///
-    /// The kernel works through all of them, in order, before the send returns. Where acknowledgements were lost the error is ENOBUFS,
-    /// and those that were not are handed over.
+    /// The kernel works through all requests, in order, before the send returns. Where acknowledgements were lost, the others are
+    /// handed over and the error is ENOBUFS.
     pub(crate) fn pipeline(
         &mut self,
         requests: &[u8],
@@ -172,7 +173,7 @@ impl Channel {
         })
     }
 
-    /// As [`Self::pipeline`], of requests that are each answered by one message, which is handed over, or by an error.
+    /// As [`Self::pipeline`], for requests that the kernel answers by one message each, or by an error. That answer is handed over.
     pub(crate) fn look_up(
         &mut self,
         requests: &[u8],
@@ -185,7 +186,8 @@ impl Channel {
         })
     }
 
-    /// Hands over place, type and payload of what answers; it is told whether that was one of the `count` that are waited for.
+    /// Sends requests, and hands over place, type and payload of each message that answers one. `answer` returns whether the
+    /// message was one of the `count` answers that are waited for.
     fn answers(
         &mut self,
         requests: &[u8],
@@ -194,7 +196,8 @@ impl Channel {
     ) -> io::Result<()> {
         let first = self.sequence.wrapping_sub(count as u32).wrapping_add(1);
         self.send(requests)?;
-        let (mut waiting, mut lost) = (count, None);
+        let mut waiting = count;
+        let mut lost = None;
         while waiting > 0 {
             let flags = if lost.is_some() { libc::MSG_DONTWAIT } else { 0 };
             let bytes = match self.receive(flags) {
@@ -236,7 +239,8 @@ impl Channel {
     }
 }
 
-/// The text that the kernel adds to an error: after the code (end of a list), or after the code and the request's header (an acknowledgement).
+/// The text that the kernel adds to an error: behind the code at the end of a list, behind the code and the request's header in
+/// an acknowledgement.
 fn words(message: &NetlinkBuffer<&[u8]>) -> Option<String> {
     /// `NLM_F_ACK_TLVS`, `NLMSGERR_ATTR_MSG`.
     const HAS_WORDS: u16 = 0x200;
@@ -254,7 +258,7 @@ const fn is_end(kind: u16) -> bool {
     matches!(kind, NLMSG_DONE | NLMSG_ERROR)
 }
 
-/// The error number of an NLMSG_ERROR's payload, positive; 0 is an acknowledgement.
+/// The error number in the payload of an NLMSG_ERROR, positive; 0 means an acknowledgement.
 fn errno(payload: &[u8]) -> i32 {
     payload.first_chunk().map_or(libc::EBADMSG, |&code| i32::from_ne_bytes(code).saturating_neg())
 }
@@ -272,7 +276,7 @@ mod tests {
     const RTM_GETLINK: u16 = 18;
     const AT_ONCE: usize = 64;
 
-    /// A socket with the least room for what comes: a few acknowledgements.
+    /// A socket with the smallest receive buffer, which has room for a few acknowledgements.
     fn narrow() -> Channel {
         let channel = Channel::open(NETLINK_ROUTE).expect("rtnetlink");
         setsockopt(&channel.socket, RcvBuf, &1).expect("the least receive buffer");
@@ -284,7 +288,7 @@ mod tests {
         message(kind, NLM_F_REQUEST | flags, channel.next_sequence(), |out| out.extend_from_slice(body))
     }
 
-    /// What does nothing and is acknowledged (`netlink_rcv_skb`), so often that not all of it fits.
+    /// Requests that do nothing and are acknowledged (`netlink_rcv_skb`), so many that not all acknowledgements fit the buffer.
     fn too_many(channel: &mut Channel) -> Vec<u8> {
         (0..AT_ONCE).flat_map(|_| request(channel, NLMSG_NOOP, NLM_F_ACK, &[])).collect()
     }
@@ -294,7 +298,8 @@ mod tests {
         let mut channel = Channel::open(NETLINK_ROUTE).expect("rtnetlink");
         channel.set_words().expect("extended acknowledgements");
         channel.set_strict().expect("requests are looked at");
-        // `struct ifinfomsg` with a type of hardware, which is no question (`rtnl_valid_getlink_req`, net/core/rtnetlink.c).
+        // `struct ifinfomsg` with a type of hardware, which a request must not have (`rtnl_valid_getlink_req`,
+        // net/core/rtnetlink.c).
         let mut header = [0; 16];
         header[2] = 1;
         let request = request(&mut channel, RTM_GETLINK, NLM_F_ACK, &header);
@@ -320,7 +325,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
         let first: Vec<usize> = (0..places.len()).collect();
         assert!(!places.is_empty() && places.len() < AT_ONCE && places == first, "{places:?}");
-        // Nothing of it is taken for what comes next.
+        // No late acknowledgement is taken for that of the next request.
         let one = request(&mut channel, NLMSG_NOOP, NLM_F_ACK, &[]);
         let mut done = Vec::new();
         channel.pipeline(&one, 1, |place, errno| done.push((place, errno))).expect("one fits");
@@ -331,7 +336,7 @@ mod tests {
     fn an_answer_behind_a_loss_is_read_to_its_end_and_asked_for_anew() {
         let mut channel = narrow();
         let requests = too_many(&mut channel);
-        // Its acknowledgements overflow, and nobody has read the error yet.
+        // The acknowledgements overflow the buffer, and nobody has read that error yet.
         channel.send(&requests).expect("sent");
         let links = |channel: &mut Channel| {
             // `struct ifinfomsg`.

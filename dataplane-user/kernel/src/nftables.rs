@@ -1,5 +1,5 @@
-//! Numbers of nftables' netlink messages, and what a transaction is put in (include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h). Knows no
-//! ruleset and no socket.
+//! Numbers of nftables' netlink messages, and the frame of a transaction (include/uapi/linux/netfilter/nf_tables.h and
+//! nfnetlink.h). This module knows no ruleset and no socket.
 use netlink_packet_core::NLM_F_REQUEST;
 
 use crate::nfnetlink::message;
@@ -21,7 +21,7 @@ pub(crate) const DEL_SET_ELEM: u16 = SUBSYSTEM << 8 | 14;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
-/// These requests as one transaction, whose own two messages have these sequence numbers.
+/// These requests as one transaction. `begin` and `end` are the sequence numbers of the transaction's own two messages.
 pub(crate) fn transaction(requests: &[Vec<u8>], [begin, end]: [u32; 2]) -> Vec<u8> {
     let frame = |kind, sequence| message(kind, NLM_F_REQUEST, 0, SUBSYSTEM, sequence, |_| {});
     [frame(BATCH_BEGIN, begin), requests.concat(), frame(BATCH_END, end)].concat()

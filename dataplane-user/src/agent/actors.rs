@@ -1,4 +1,4 @@
-//! The last stages of a start: everybody begins, and is given what is its own.
+//! The last stages of a start: each actor begins, and gets the things that it owns.
 
 use std::sync::Arc;
 
@@ -35,31 +35,31 @@ use crate::{
     report::NeighbourRow,
 };
 
-/// What more than one is given of the same. All of it is held by the start alone.
+/// Things that more than one actor gets. The start alone has them all.
 pub(super) struct Shared {
     pub(super) sight: Sight,
     pub(super) crew: Crew,
-    /// Where the owner of verdicts is told something.
+    /// The inbox of `verdicts`.
     pub(super) verdicts: Arc<Inbox>,
     pub(super) beat: Arc<Beat>,
     pub(super) published: Arc<Published>,
     pub(super) builds: Arc<Builds>,
     pub(super) bells: Bells,
     pub(super) injector: Injector,
-    /// Whom to ask, and what came of it.
+    /// Whose clients to challenge, and the outcome.
     pub(super) follow_up: Arc<FollowUp>,
-    /// What those who rescue tell others, and what others remember for them.
+    /// State that the threads that rescue share with others.
     pub(super) rescue: Arc<rescue_state::RescueState>,
-    /// Who lists conntrack.
+    /// Lists conntrack.
     pub(super) reader: Reader,
-    /// What the kernel programs counted.
+    /// The counters of the kernel programs.
     pub(super) counters: Arc<Counters>,
 }
 
-/// Whoever looks at devices, and the first look is over; with what `status` says of them.
+/// Begins the task that looks at devices, and waits for its first look. Returns what `status` says of devices.
 ///
 /// # Errors
-/// Where somebody fell.
+/// Where the wait fails.
 pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<watch::Receiver<RoutesRow>> {
     let first = shared.bells.looks.ask();
     let (row, told) = watch::channel(RoutesRow::default());
@@ -78,10 +78,10 @@ pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<w
     Ok(told)
 }
 
-/// Who lists conntrack for all others, and the thread that drains from IPVS.
+/// Begins the task that lists conntrack for all others, and the thread that drains from IPVS.
 ///
 /// # Errors
-/// Where the kernel has no room for it.
+/// Where the kernel has no room for the thread.
 pub(super) fn taking_out(shared: &Shared) -> std::io::Result<Draining> {
     shared.crew.task("conntrack", reader::follow(shared.reader.clone(), shared.crew.clone()));
     let given = drain::Given {
@@ -94,7 +94,7 @@ pub(super) fn taking_out(shared: &Shared) -> std::io::Result<Draining> {
     Draining::start(given, &shared.crew)
 }
 
-/// The thread that rescues.
+/// Begins the threads that rescue.
 ///
 /// # Errors
 /// As of [`taking_out`].
@@ -108,7 +108,7 @@ pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Res
     Rescue::start(ground, rescues, &shared.crew)
 }
 
-/// What all others are given that is theirs alone.
+/// Things that one of the other actors gets, and no second one.
 pub(super) struct Theirs {
     pub(super) source: Followed,
     pub(super) present: Present,
@@ -118,14 +118,14 @@ pub(super) struct Theirs {
     pub(super) cut_log: Option<CutLog>,
 }
 
-/// What the other actors tell, and where one of them is asked.
+/// The rows that the other actors write, and the inbox of `audit`.
 pub(super) struct Others {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
     pub(super) audit: audit::Inbox,
 }
 
-/// All others begin.
+/// Begins all other actors.
 ///
 /// # Errors
 /// As of [`taking_out`].
@@ -135,7 +135,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     let source_row = source.follow(Arc::clone(builds), crew);
     let answering = answers::follow(events, injector.clone(), crew.stop());
     let runtime = tokio::runtime::Handle::current();
-    // Whoever sends packets decides how much it has to do: it takes its turn, and holds no request up.
+    // Senders of packets decide how much work this thread has. At the usual priority it holds no request up.
     crew.thread("answers", Priority::Usual, move || runtime.block_on(answering))?;
     let facts = findings::follow(sight.clone(), Arc::clone(published), switches, present, crew.clone());
     crew.task("findings", facts);
@@ -182,7 +182,7 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     Ok(Others { source: source_row, neighbours, audit })
 }
 
-/// Who carries out what comes over the socket. `handed_over` is cancelled once another agent takes over.
+/// Makes the handler of requests from the socket. `handed_over` is cancelled once another agent takes over.
 pub(super) fn requests(
     shared: Shared,
     rows: Rows,

@@ -1,4 +1,4 @@
-//! What commands change of an agent that runs: whether it cuts, and what it logs.
+//! Changes that commands make to a running agent: its mode, and what it logs.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::{
     report::{Adjusted, Beside, Failure, ModeReport},
 };
 
-/// How long a change of the mode may take until all verdicts follow.
+/// How long a command waits until all verdicts follow a new mode.
 const CARRIED_OUT: Duration = Duration::from_secs(10);
 
-/// Who asks now.
+/// A change that this user asks for now.
 fn asked_now(by: String) -> ChangedBy {
     ChangedBy { by, at: whole_seconds(now().wall) }
 }
 
-/// What the mode is, once it is changed. Then all verdicts follow it, as far as they could be written.
+/// Changes the mode where one is given, and waits until all verdicts follow it, as far as they can be written. Returns the mode.
 pub(super) async fn mode(
     shown: &Shown,
     verdicts: &Inbox,
@@ -42,7 +42,7 @@ pub(super) async fn mode(
     Ok(report(shown))
 }
 
-/// What is logged, once that is changed.
+/// Changes what is logged where a level is given. Returns what is logged.
 pub(super) fn log_level(
     shown: &Shown,
     level: Option<String>,

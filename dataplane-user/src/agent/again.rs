@@ -1,8 +1,8 @@
 //! Deletes new stale flows for as long as the flags hold: kube-proxy goes on picking endpoints on flagged nodes.
 //!
-//! Only a datagram makes a new stale flow of datagrams, and it meets the cut. So conntrack is not listed again where no datagram met the
-//! cut since the last listing, except once in [`ANYWAY`]: behind a router that is down, for example, datagrams die before the cut. A
-//! rescued datagram left no entry.
+//! Only a datagram makes a new stale flow of datagrams, and that datagram meets the cut. So conntrack is listed again only where a
+//! datagram met the cut since the last listing, or where that listing is [`ANYWAY`] ago: behind a router that is down, for example,
+//! datagrams die before the cut. A rescued datagram left no entry.
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -19,15 +19,16 @@ use super::{
 };
 use crate::{conntrack::Protocols, dataplane::Counters, report::NeighbourRow, rescue::Fate};
 
-/// How often new stale flows are deleted, and how much longer the pause is than the work: 5 % of a processor at most.
+/// How often new stale flows are deleted.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
+/// How many times as long as the work the pause after it is at least: 5 % of a processor at most.
 const PAUSE: u32 = 19;
-/// How long conntrack is not listed where no new stale flow is known.
+/// How long a listing counts at most while no datagram meets the cut.
 const ANYWAY: Duration = Duration::from_secs(30);
 
-/// Whether packets with this counter may be datagrams on a flow that is to be deleted, except those that were handed to the rescue. What
-/// passed by rule is on no such flow, except what others sent by this node's devices.
-const fn may_pin(reason: Reason) -> bool {
+/// Whether packets with this counter may be datagrams on a flow that is to be deleted. Packets that were handed to rescue are
+/// counted by their fate instead. A packet that passed by rule is on no such flow, unless others sent it by this node's devices.
+const fn may_make_stale(reason: Reason) -> bool {
     match reason {
         Reason::Unreachable
         | Reason::Dropped
@@ -52,7 +53,7 @@ const fn may_pin(reason: Reason) -> bool {
     }
 }
 
-/// What it takes.
+/// The state of the task `stale-flows`.
 pub(super) struct Again {
     stale_flows: StaleFlows,
     counters: Arc<Counters>,
@@ -62,10 +63,10 @@ pub(super) struct Again {
 
 /// When conntrack was last listed.
 struct Listed {
-    /// For whom.
+    /// The nodes that were flagged then.
     flagged: Flagged,
     /// How many packets may have made a stale flow by then.
-    pinning: u64,
+    suspects: u64,
     at: Instant,
 }
 
@@ -79,22 +80,23 @@ impl Again {
     }
 
     /// How many packets may have made a stale flow so far; `None` where that is not known.
-    fn pinning(&self, flagged: &Flagged) -> Option<u64> {
+    fn suspects(&self, flagged: &Flagged) -> Option<u64> {
         let StaleFlows { sight, rescue, .. } = &self.stale_flows;
         let world = sight.world();
-        // What leaves by a device that is not attached is counted nowhere.
+        // A packet that leaves by a device that is not attached is counted nowhere.
         let covered = |node| uncovered_of(&world.coverage, &sight.own_node, node, true).next().is_none();
         let meet_the_cut = flagged.names().all(|name| world.view.node(name).is_some_and(&covered));
         if !meet_the_cut || self.neighbours.borrow().iter().any(|neighbour| neighbour.dies_before_the_cut) {
             return None;
         }
         let cut = self.counters.read().ok()?;
-        let cut = cut.into_iter().filter(|(reason, _)| may_pin(*reason)).map(|(_, counter)| counter.packets);
+        let cut =
+            cut.into_iter().filter(|(reason, _)| may_make_stale(*reason)).map(|(_, counter)| counter.packets);
         let not_rescued = rescue.tally.get().filter(|(fate, _)| *fate != Fate::Rescued);
         Some(cut.chain(not_rescued.map(|(_, counter)| counter.packets)).sum())
     }
 
-    /// Blocking.
+    /// Deletes affinity and new stale flows, once. Blocking.
     fn look(&mut self) {
         let sight = &self.stale_flows.sight;
         let (Some(mode), Some(flagged)) = (mode(sight), Flagged::of(sight, |_| true)) else {
@@ -108,18 +110,18 @@ impl Again {
                 "clients that stick to flagged nodes were not deleted; tried again"
             );
         }
-        // Before the listing: what comes meanwhile may lie where that has been.
-        let pinning = self.pinning(&flagged);
+        // Counted before the listing: an entry that is made meanwhile may lie in a part that was listed already.
+        let suspects = self.suspects(&flagged);
         let at = Instant::now();
         if self.last.as_ref().is_some_and(|last| {
-            pinning == Some(last.pinning) && at < last.at + ANYWAY && last.flagged.is_as(&flagged)
+            suspects == Some(last.suspects) && at < last.at + ANYWAY && last.flagged.is_as(&flagged)
         }) {
             return;
         }
         self.last = None;
         match flagged.delete(&self.stale_flows, Protocols::Datagrams) {
             Ok(done) if !done.stopped && !done.incomplete && done.refused == 0 => {
-                self.last = pinning.map(|pinning| Listed { flagged, pinning, at });
+                self.last = suspects.map(|suspects| Listed { flagged, suspects, at });
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(

@@ -1,12 +1,12 @@
-//! The task that answers what the kernel programs could not answer in place.
+//! The thread that answers the packets which the kernel programs could not answer in place.
 
 use nodefence_common::EventKind;
 use tokio_util::sync::CancellationToken;
 
 use crate::dataplane::{EventStream, Injector};
 
-/// Answers what the kernel handed over, until `stop`. Of packets only samples are logged, which the kernel limits, and these
-/// only with RUST_LOG=debug.
+/// Answers the packets that the kernel programs hand over, until `stop`. Only samples of cut packets are logged, and only with
+/// RUST_LOG=debug. The kernel programs limit these samples.
 pub(super) async fn follow(
     mut events: EventStream,
     injector: Injector,

@@ -1,8 +1,9 @@
-//! Watches the tables for what is not as it should be: reads them now and then, remembers since when, answers `audit`, and mends what the operator
-//! names. A thread of its own has that memory; whoever asks it puts a note into its inbox and waits for nobody who reads.
+//! Watches the kernel's tables for differences from what they should contain. The audit reads the tables now and then, remembers
+//! since when each difference exists, answers `audit`, and mends the kinds that the operator names. A thread of its own has that
+//! memory. A request is put into its inbox without waiting for a reading.
 //!
-//! Ages need a memory between two `audit`s, and it must be the agent's: it begins anew with each agent, so that nothing is a fault before it
-//! has been watched for long enough.
+//! The memory must outlast each `audit`, or no difference would have an age. It begins anew with each agent: nothing is a fault
+//! before that agent has watched it for long enough.
 
 mod inbox;
 mod look;
@@ -21,10 +22,10 @@ use look::look;
 pub(super) use inbox::Inbox;
 pub(super) use read::Ground;
 
-/// Starts the thread. It goes on for as long as the process does: the end of the agent waits for no reading.
+/// Starts the thread, which goes on for as long as the process does: the end of the agent waits for no reading.
 pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
-    // Held, so that the thread waits between two looks even when nobody can ask any more.
+    // A sender is held here, so that the thread waits between two looks even when nobody can ask any more.
     let open = inbox.clone();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
@@ -44,8 +45,8 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
     Ok(inbox)
 }
 
-/// Mends what is to be mended without being asked, of what was seen last: after each reading, whoever had it made. Else nothing would be mended while somebody asks
-/// again and again.
+/// Mends the faults that were seen last, of the kinds that are mended without a request. This follows each reading, also one that
+/// was made for a request: otherwise nothing would be mended while somebody asks again and again.
 fn mend_unrequested(ground: &Ground, watch: &mut Watch) {
     let kinds = &ground.sight.settings.audit.repair;
     if !kinds.is_empty() && ground.sight.mode() == Mode::Enforce {
@@ -53,7 +54,7 @@ fn mend_unrequested(ground: &Ground, watch: &mut Watch) {
     }
 }
 
-/// All who wait for a report get the same one: its readings begin after each of them asked.
+/// Carries out requests. All that wait for a report get the same one: its readings begin after each of them came.
 fn answer(ground: &Ground, watch: &mut Watch, all: Vec<AuditRequest>) {
     let mut waiting = Vec::new();
     for asked in all {
@@ -70,7 +71,7 @@ fn answer(ground: &Ground, watch: &mut Watch, all: Vec<AuditRequest>) {
     }
     let report = rows::report(ground, watch);
     for waits in waiting {
-        // Whoever asked may have gone.
+        // The requester may have gone.
         let _gone = waits.send(report.clone());
     }
     mend_unrequested(ground, watch);

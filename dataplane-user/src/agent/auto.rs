@@ -1,26 +1,26 @@
-//! For `--interface auto`: which devices are wanted now, and which for a while longer.
+//! Which devices `--interface auto` wants now, and which for a while longer.
 
 use std::{
     collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
-/// A device is left once it was unneeded in two looks that are at least so far apart.
+/// A device is detached from once two looks at least this far apart found that no route needs it.
 const UNNEEDED_FOR: Duration = Duration::from_secs(60);
 
-/// Which devices `--interface auto` is attached to. Pure.
+/// Decides which devices `--interface auto` attaches to. Pure.
 ///
-/// A device that no route needs for a moment (a flap, a routing daemon that starts with us) is not left: that would open a
-/// gap when the route comes back.
+/// A device that no route needs for a moment (a flap, a routing daemon that starts beside the agent) stays attached. Otherwise
+/// packets would pass uncut when the route comes back.
 #[derive(Debug, Default)]
 pub(super) struct Auto {
-    /// Devices that no route needs, and when that was first seen.
+    /// Attached devices that no route needs, and when that was first seen.
     unneeded: HashMap<String, Instant>,
 }
 
 impl Auto {
-    /// The devices to be attached to now: those `needed`, and of the `attached` ones those that `exist` and that were needed
-    /// not long ago. What an earlier agent attached counts as needed until now.
+    /// Returns the devices to attach to now: the `needed` ones, and those of `attached` that exist and were needed not long ago. A
+    /// device that an earlier agent attached counts as needed until now.
     pub(super) fn wanted(
         &mut self,
         needed: Vec<String>,
@@ -43,15 +43,15 @@ impl Auto {
     }
 }
 
-/// By which devices routes leave, or left not long ago: as for [`Auto`], what comes back is cut at once. Pure.
+/// The devices by which routes leave, or left not long ago: as with [`Auto`], packets are cut as soon as a route comes back. Pure.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    /// When a route was last seen to leave by it.
+    /// When a route was last seen to leave by a device, by the device's index.
     seen: HashMap<u32, Instant>,
 }
 
 impl Lately {
-    /// The devices by which routes leave now, and those by which they did lately.
+    /// Notes the devices by which routes leave now. Returns these, and those by which routes left lately.
     pub(super) fn look(&mut self, now_by: BTreeSet<u32>, now: Instant) -> BTreeSet<u32> {
         self.seen.extend(now_by.into_iter().map(|ifindex| (ifindex, now)));
         self.seen.retain(|_, seen| now.saturating_duration_since(*seen) < UNNEEDED_FOR);
@@ -90,7 +90,7 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             auto.wanted(names(needed), &names(attached), |name| name != "gone0", now)
         };
-        // An earlier agent's device counts as needed; one that does not exist any more does not.
+        // A device of an earlier agent counts as needed, unless it does not exist any more.
         assert_eq!(look(&["eth0"], &["eth0", "eth1", "gone0"], 0), ["eth0", "eth1"]);
         assert_eq!(look(&["eth0"], &["eth0", "eth1"], 59), ["eth0", "eth1"]);
         assert_eq!(look(&["eth0"], &["eth0", "eth1"], 60), ["eth0"]);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(look(&["eth0"], &["eth0", "eth1"], 129), ["eth0", "eth1"]);
         assert_eq!(look(&["eth0"], &["eth0", "eth1"], 188), ["eth0", "eth1"]);
         assert_eq!(look(&["eth0"], &["eth0", "eth1"], 189), ["eth0"]);
-        // A single look never leaves anything, however late it comes.
+        // A single look never detaches from a device, however late it comes.
         assert_eq!(look(&[], &["eth0"], 10_000), ["eth0"]);
     }
 }

@@ -1,11 +1,11 @@
-//! Which flows are a node's.
+//! Which backends of a node are cut.
 
 use crate::{
     cluster::{Backends, ClusterView, NodeName},
     plan::Exemptions,
 };
 
-/// Adds what of a node's backends is cut: nothing is to happen to flows that pass. False where the view has no such node.
+/// Adds the backends of a node that are cut: nothing is to happen to flows that pass. False where the view has no such node.
 pub(super) fn add_backends<T: Clone>(
     to: &mut Backends<T>,
     view: &ClusterView,

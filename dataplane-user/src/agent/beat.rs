@@ -1,8 +1,8 @@
-//! What changes each second: beside [`super::world::World`], never in it, so that nobody is woken for it.
+//! State that changes each second. It is beside [`super::world::World`], never in it, so that nobody is woken by a change.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A few words that the owner of verdicts and the thread that drains from IPVS tell everybody. Times are CLOCK_MONOTONIC, in ns.
+/// A few numbers that the threads `verdicts` and `drain` write for everybody. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug)]
 pub(super) struct Beat {
     renewed: AtomicU64,
@@ -16,7 +16,7 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// An agent that starts.
+    /// The state of an agent that starts.
     pub(super) fn new(now: u64) -> Self {
         Self {
             renewed: AtomicU64::new(now),
@@ -30,7 +30,7 @@ impl Beat {
         }
     }
 
-    /// When all verdicts that are to hold were last renewed, without a failure: for `status`.
+    /// When all verdicts that are to hold were last renewed without a failure. For `status`.
     pub(super) fn renewed(&self) -> u64 {
         self.renewed.load(Ordering::Relaxed)
     }
@@ -40,27 +40,27 @@ impl Beat {
         self.renewed.store(begun, Ordering::Relaxed);
     }
 
-    /// When the owner of verdicts last did something, or looked whether there is something to do, which it does each second: for the watchdog.
+    /// When `verdicts` last did something, or looked whether there is something to do. It does so each second. For the watchdog.
     pub(super) fn lives(&self) -> u64 {
         self.lives.load(Ordering::Relaxed)
     }
 
-    /// It does so now.
+    /// `verdicts` gives a sign of life.
     pub(super) fn live(&self, now: u64) {
         self.lives.store(now, Ordering::Relaxed);
     }
 
-    /// How many of its lines for the log were lost: more came than could be put into words.
+    /// How many log lines of `verdicts` were lost: more came than could be put into words.
     pub(super) fn lines_lost(&self) -> usize {
         usize::try_from(self.lines_lost.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// One more was.
+    /// One more line was lost.
     pub(super) fn lose_line(&self) {
         self.lines_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of the latest snapshot of which all is in the maps: before, one that is enforced by the snapshot may be about to be.
+    /// The number of the latest snapshot that is in the maps as a whole. A node that a later snapshot calls enforced may not be cut yet.
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
     }
@@ -70,7 +70,7 @@ impl Beat {
         self.done.store(number, Ordering::Release);
     }
 
-    /// The number of the view whose tables, and no others, were in the maps last; 0 before the first one.
+    /// The number of the last view whose tables, and no others, were in the maps; 0 before the first one.
     pub(super) fn tables(&self) -> u64 {
         self.tables.load(Ordering::Acquire)
     }
@@ -80,33 +80,33 @@ impl Beat {
         self.tables.store(view, Ordering::Release);
     }
 
-    /// When the source last said that its view is as it is, without another view; 0 where it never did. It is of a view that is in the snapshot by then: whoever
-    /// holds one against the other reads this first.
+    /// When the source last confirmed its view without giving another; 0 where it never did. The confirmed view is in the snapshot by
+    /// then. So a reader of both must read this time before the snapshot.
     pub(super) fn confirmed(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// It said so.
+    /// The source confirmed its view.
     pub(super) fn set_confirmed(&self, at: u64) {
         self.confirmed.store(at, Ordering::Release);
     }
 
-    /// When the thread that drains from IPVS last gave a sign of life; 0 before its first one.
+    /// When `drain` last gave a sign of life; 0 before its first one.
     pub(super) fn drain(&self) -> u64 {
         self.drain.load(Ordering::Relaxed)
     }
 
-    /// Whether it has the ledger open: then a lease that has lapsed must not be renewed.
+    /// Whether `drain` has the ledger open. Then a lease that has lapsed must not be renewed.
     pub(super) fn drains(&self) -> bool {
         self.drains.load(Ordering::SeqCst)
     }
 
-    /// It is about to open the ledger, or has closed it.
+    /// `drain` is about to open the ledger, or has closed it.
     pub(super) fn set_drains(&self, drains: bool) {
         self.drains.store(drains, Ordering::SeqCst);
     }
 
-    /// It gives one.
+    /// `drain` gives a sign of life.
     pub(super) fn drain_lives(&self, now: u64) {
         self.drain.store(now, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What the thread that drains flagged nodes from IPVS is told, and what it tells.
+//! Messages to the thread `drain`, and the state that it shows to others.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -11,11 +11,11 @@ use crate::{cluster::NodeName, ipvs::ServiceKey, ledger::Pair, report::IpvsRow};
 /// At most so many services are urgent at a time. All others are looked at within a second.
 const URGENT: usize = 64;
 
-/// What the thread that drains is told, and what it tells.
+/// The messages to the thread `drain`, and the state that it shows to others.
 #[derive(Default)]
 pub(super) struct Bell {
     board: Mutex<Board>,
-    /// Held only while it is set: the owner of verdicts rings, too.
+    /// This lock is held only while the value is set: `verdicts` rings too.
     rung: Mutex<bool>,
     ringing: Condvar,
 }
@@ -31,7 +31,7 @@ pub(super) struct Board {
     pub(super) progress: Progress,
 }
 
-/// How far the drain is, for whoever waits for it.
+/// How far the drain is. For whoever waits for it.
 #[derive(Clone, Default)]
 pub(super) struct Progress {
     /// Pairs whose connections find another destination when they are opened again.
@@ -40,12 +40,12 @@ pub(super) struct Progress {
     pub(super) flushes: bool,
 }
 
-/// What becomes of what is drained when the agent ends.
+/// What happens to drained destinations when the agent ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It is restored.
+    /// They are restored.
     Restore,
-    /// Another agent takes it over.
+    /// Another agent takes them over.
     Leave,
 }
 
@@ -64,7 +64,7 @@ impl Bell {
         self.ringing.notify_all();
     }
 
-    /// A packet waits until this service is drained. Rings once for each until it has been looked at.
+    /// A packet waits until this service is drained. Rings once for each service until the drain has looked at it.
     pub(super) fn urgent(&self, service: ServiceKey) {
         let mut board = self.board();
         if board.urgent.len() < URGENT && board.urgent.insert(service) {
@@ -73,7 +73,7 @@ impl Bell {
         }
     }
 
-    /// A round of challenges is over that began at `begun`.
+    /// A round of challenges that began at `begun` is over.
     pub(super) fn challenged(&self, node: &NodeName, begun: u64) {
         let mut board = self.board();
         let last = board.challenged.entry(node.clone()).or_default();
@@ -83,8 +83,8 @@ impl Bell {
         self.ring();
     }
 
-    /// The nodes whose clients were challenged since they were cut (CLOCK_MONOTONIC, ns). A round that began before belongs to an earlier
-    /// flag. What is known of other nodes is forgotten.
+    /// The nodes whose clients were challenged since the node was cut (CLOCK_MONOTONIC, ns). A round that began before belongs to an
+    /// earlier flag. Rounds of nodes that are not in `cut` are forgotten.
     pub(super) fn challenged_since(&self, cut: &BTreeMap<NodeName, u64>) -> BTreeSet<NodeName> {
         let mut board = self.board();
         board.challenged.retain(|name, _| cut.contains_key(name));
@@ -97,7 +97,7 @@ impl Bell {
         self.board().row.clone()
     }
 
-    /// How far it is.
+    /// How far the drain is.
     pub(super) fn progress(&self) -> Progress {
         self.board().progress.clone()
     }
@@ -107,7 +107,7 @@ impl Bell {
         self.ring();
     }
 
-    /// Waits until somebody rings, at most so long.
+    /// Waits until somebody rings, for `longest` at most. Returns how the agent ends, once it does.
     pub(super) fn wait(&self, longest: Duration) -> Option<Ending> {
         let waited = self.ringing.wait_timeout_while(self.rung(), longest, |rung| !*rung);
         let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);

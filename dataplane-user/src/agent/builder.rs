@@ -1,5 +1,5 @@
-//! The thread that works out what follows from a view: all work that costs in proportion to it. It owns the places of nodes, and frees
-//! views that nobody reads any more.
+//! The thread that works out what follows from a view. It does all work that grows with the view. It owns the places of nodes, and
+//! frees views that nobody reads any more.
 
 use std::{
     sync::Arc,
@@ -30,10 +30,10 @@ pub(super) const APART: Duration = Duration::from_millis(100);
 /// How often the thread wakes up with nothing to do.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Hears whether a view is taken.
+/// The sender for whether a view is taken.
 type Taken = oneshot::Sender<Result<(), Full>>;
 
-/// The thread's work.
+/// Work that waits for the thread.
 #[derive(Default)]
 pub(super) struct BuildWork {
     /// A view, when its source was read, and who waits to hear whether it is taken.
@@ -50,13 +50,13 @@ impl BuildWork {
     }
 }
 
-/// The end by which the thread gets its work.
+/// The end by which work reaches the thread.
 #[derive(Default)]
 pub(super) struct Builds(Slot<BuildWork>);
 
 impl Builds {
-    /// Hands over a view of a source that was read then; tells whether the view is taken, once it has been worked out. Nothing is told of a
-    /// view that a newer one replaces before that.
+    /// Hands over a view whose source was read at `read`. The receiver learns whether the view is taken, once that is worked out. It is
+    /// closed where a newer view replaces this one before that.
     pub(super) fn deliver(&self, view: Arc<ClusterView>, read: Now) -> oneshot::Receiver<Result<(), Full>> {
         let (taken, receiver) = oneshot::channel();
         self.0.post(|work| work.view = Some((view, read, taken)));
@@ -68,7 +68,7 @@ impl Builds {
         self.0.post(|work| work.confirmed = Some(at));
     }
 
-    /// kube-proxy forwards otherwise from now on.
+    /// kube-proxy forwards in this mode from now on.
     pub(super) fn set_mode(&self, mode: Option<proxy::Mode>) {
         self.0.post(|work| work.mode = Some(mode));
     }
@@ -81,10 +81,12 @@ pub(super) struct Builder {
     answer: Answer,
     proxy: Option<proxy::Mode>,
     indices: Indices,
-    /// Nodes of the last view have no place yet: all that are left were given up with it, or with views that are not written either.
+    /// Nodes of the last view have no place yet. Nodes that left with this view, or with others that are not written either, still
+    /// have all other places.
     places_wait: bool,
     last: Option<Arc<NewView>>,
-    /// Every view that was delivered and that others may still read: the last reference must be dropped here, not where packets wait.
+    /// Every view that was delivered and that others may still read. The last reference must be dropped here, not by a thread that
+    /// packets wait for.
     bin: Vec<Arc<NewView>>,
 }
 
@@ -108,7 +110,7 @@ impl Builder {
         self.take_of(view, now(), written)
     }
 
-    /// The same of a view that was read then.
+    /// As [`Self::take`], of a view that was read at `read`.
     fn take_of(&mut self, view: Arc<ClusterView>, read: Now, written: Epoch) -> Result<Arc<NewView>, Full> {
         left_out::tell(self.last.as_deref().map(|last| &*last.view), &view);
         self.place(view, read, written)
@@ -153,18 +155,18 @@ impl Builder {
         built
     }
 
-    /// Nodes that had no place get one, once the tables without those are written whose places they get.
+    /// Gives places to nodes that had none, once tables are written without the nodes that had these places.
     fn give_places(&mut self, inbox: &Inbox, written: Epoch) {
         let Some(last) = self.last.clone().filter(|last| self.places_wait && last.epoch <= written) else {
             return;
         };
-        // It was taken before: it is not too large.
+        // This view was taken before, so it is not too large.
         if let Ok(again) = self.place(Arc::clone(&last.view), last.read, written) {
             inbox.view(again, None);
         }
     }
 
-    /// Frees views that nobody else has.
+    /// Frees views that nobody else reads.
     fn sweep(&mut self) {
         let Some(last) = &self.last else { return };
         let is_kept = |view: &Arc<NewView>| {
@@ -175,7 +177,7 @@ impl Builder {
         self.bin.retain(|_| kept.next().unwrap_or(true));
     }
 
-    /// Goes on in a thread.
+    /// Starts the thread.
     pub(super) fn start(
         mut self,
         builds: Arc<Builds>,
@@ -218,7 +220,7 @@ impl Builder {
             && !is_another
             && let Some(last) = self.last.clone()
         {
-            // The same view, of which other ports may be exempt now.
+            // The view is the same, but other ports of it may be exempt now.
             let again = self.build(Arc::clone(&last.view), last.read, Some(&last));
             inbox.view(again, None);
         }
@@ -228,13 +230,13 @@ impl Builder {
     }
 }
 
-/// What a view's own source claims.
+/// The claims of a view's own source.
 pub(super) fn flags_of(view: &ClusterView) -> Vec<(NodeName, NewClaim)> {
     view.flags.iter().map(|flag| (flag.node.clone(), NewClaim::of_file(flag))).collect()
 }
 
-/// Whether anybody else has a part of the view that costs in proportion to it. A part that is shared with the last view is not freed with
-/// it. `all`: the views here, which share parts with each other.
+/// Whether anybody else has a part of the view that grows with the view. A part that is shared with the last view does not count: it
+/// is not freed with this view. `all`: the views here, which share parts with each other.
 fn is_read(view: &NewView, last: &NewView, all: &[Arc<NewView>]) -> bool {
     let is_held = [
         is_held(view, last, all, |view| &view.view),
@@ -347,7 +349,7 @@ mod tests {
         let inbox = Inbox::default();
         let builds = Builds::default();
         let nodes = "- {name: a, address: 10.0.0.1}\n- {name: b, address: 10.0.0.2}\n";
-        // It takes its time from then on.
+        // The view that is built must have this time.
         let read = Now { mono: 7, ..now() };
         for text in [format!("{nodes}flags: [{{node: b}}]\n").as_str(), nodes] {
             let mut taken = builds.deliver(view(text), read);

@@ -1,6 +1,6 @@
 //! An error as text: for the log, and for rows.
 
-/// An error with all that caused it, in one line.
+/// An error with all its causes, in one line.
 pub(super) fn chain(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
 }

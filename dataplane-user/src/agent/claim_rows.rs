@@ -8,7 +8,7 @@ use crate::{
     report::{ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
 };
 
-/// For people and programs alike: nobody wants a flag's nanoseconds.
+/// A time without its fraction of a second: no reader wants a flag's nanoseconds.
 pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
@@ -18,7 +18,7 @@ fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
     claim.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds)
 }
 
-/// A person's claim; `None` where nobody made it. `of`: the source of nodes.
+/// A person's claim as a row; `None` where no person made the claim. `of`: the source of nodes.
 pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRow> {
     let (origin, set_by) = match claim.source {
         Source::Cli => (Origin::Cli, "nodefence flag".to_owned()),
@@ -38,11 +38,11 @@ pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRo
 
 /// The flag that a node bears: the CLI's before that of the cluster's source.
 pub(super) fn flag_of(claims: &[ShownClaim], of: SourceName, now: Now) -> Option<FlagRow> {
-    // They are in the order of their sources.
+    // Claims are in the order of their sources.
     claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, of, now))
 }
 
-/// Whether any of the claims holds. One of the cluster's source that is over stands there still.
+/// Whether any of the claims holds. Claims of the cluster's source that are over are still among them.
 pub(super) fn any_holds(claims: &[ShownClaim], now: Now) -> bool {
     claims.iter().any(|shown| !shown.claim.ended(now))
 }
@@ -52,7 +52,7 @@ pub(super) fn claim_rows(claims: &[ShownClaim], of: SourceName, now: Now) -> Vec
     claims.iter().map(|shown| claim_row(shown, of, now)).collect()
 }
 
-/// Those that no person made.
+/// The claims on a node that no person made.
 pub(super) fn automatic_rows(claims: &[ShownClaim], of: SourceName, now: Now) -> Vec<ClaimRow> {
     let automatic = claims.iter().filter(|shown| shown.claim.source.automatic());
     automatic.map(|shown| claim_row(shown, of, now)).collect()
@@ -60,7 +60,7 @@ pub(super) fn automatic_rows(claims: &[ShownClaim], of: SourceName, now: Now) ->
 
 fn claim_row(shown: &ShownClaim, of: SourceName, now: Now) -> ClaimRow {
     let ShownClaim { claim, standing } = shown;
-    // It may have ended since the claims were last looked through.
+    // The claim may have ended since the claims were last looked through.
     let standing = if claim.ended(now) { &Standing::Over } else { standing };
     let withheld_by = match standing {
         Standing::Withheld(scopes) => scopes.iter().map(Into::into).collect(),
@@ -79,7 +79,7 @@ fn claim_row(shown: &ShownClaim, of: SourceName, now: Now) -> ClaimRow {
     }
 }
 
-/// Who holds a claim, in rows and in the log.
+/// The name of a claim's source, in rows and in the log.
 pub(super) fn source_name(source: &Source, of: SourceName) -> String {
     match source {
         Source::Cli => Origin::Cli.source().to_owned(),
@@ -117,7 +117,7 @@ pub(super) fn withheld_rows(withheld: &[Withheld], now: Now) -> Vec<WithheldRow>
     withheld.iter().map(row).collect()
 }
 
-/// As `--auto-limit` takes it.
+/// A share as `--auto-limit` takes it.
 pub(super) fn share_text(share: Share) -> String {
     format!("{}/{}", share.part, share.of)
 }
@@ -136,7 +136,7 @@ mod tests {
         Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
     }
 
-    /// Raised at a wall clock of 1,000 s and a boot time of 10 s.
+    /// A claim that was raised at a wall clock of 1,000 s and a boot time of 10 s.
     fn shown(source: Source, lasts: Option<u64>, standing: Standing) -> ShownClaim {
         let claim = Claim {
             source,
@@ -217,14 +217,14 @@ mod tests {
             ]
         );
         assert_eq!(automatic_rows(&claims, FILE, at(1_010, 20)), rows[2..]);
-        // What is over is withheld by nobody.
+        // A claim that is over is withheld by no limit.
         let over = claim_rows(&claims[3..4], FILE, at(1_040, 40)).remove(0);
         assert_eq!((over.standing, over.withheld_by.len()), (ClaimState::Over, 0));
         let observed = claim_row(&shown(Source::Hung, None, Standing::Observed), FILE, at(1_010, 20));
         assert_eq!(observed.standing, ClaimState::Observed);
     }
 
-    /// Programs that read of the file's flags know them by this word.
+    /// Programs know flags of the cluster file by `cluster-file`.
     #[test]
     fn what_comes_with_the_view_is_called_after_its_source() {
         let claims = [shown(Source::File, None, Standing::Enforced)];

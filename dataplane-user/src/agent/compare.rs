@@ -1,5 +1,6 @@
-//! Holds all that lies in the maps against what was written, every few minutes and some entries at a time: somebody else may have changed it. The thread that writes
-//! tables does it, which alone writes most of it; what the owner of verdicts writes is shown to that.
+//! Compares all entries of the maps with what was written, every few minutes and some entries at a time: another process may have
+//! changed them. The thread `tables` does this, since it alone writes most of them. Entries that `verdicts` writes are shown to
+//! `verdicts`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,25 +14,25 @@ use crate::{
     flags::monotonic_ns,
 };
 
-/// How many times as long as a step it rests after it: with what waking up costs beside it 0.2 % of a processor at most.
+/// How many times as long as a step the pause after it is. With the cost of waking up that is 0.2 % of a processor at most.
 const REST: u32 = 599;
-/// A verdict that differs is looked at again so much later: it may have been on its way into the map.
+/// After how long a verdict that differs is looked at again: it may have been on its way into the map.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What comparisons gave, for `status`.
+/// The outcome of comparisons, for `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ComparedRow {
     /// How often everything was compared.
     pub(super) times: u64,
-    /// When it was last.
+    /// When everything was last compared.
     pub(super) last: Option<Timestamp>,
     /// Entries that were not as they were written, since the agent began.
     pub(super) differed: u64,
-    /// Why the last one was given up.
+    /// Why the last comparison was given up.
     pub(super) error: Option<String>,
 }
 
-/// What is to be done next.
+/// The next step.
 enum Step {
     /// The tables' entries, some at a time.
     Tables(Comparison),
@@ -39,10 +40,10 @@ enum Step {
     Verdicts(Option<Differing>),
 }
 
-/// Compares, when it is time.
+/// The comparison under way, and when its next step is due.
 pub(super) struct Comparing {
     every: Duration,
-    /// Nothing is done before (CLOCK_MONOTONIC).
+    /// When the next step is due (CLOCK_MONOTONIC).
     next: Duration,
     going: Option<Step>,
     row: ComparedRow,
@@ -52,13 +53,13 @@ pub(super) struct Comparing {
 }
 
 impl Comparing {
-    /// The first time after one period: the first write compares all that the tables have.
+    /// The first comparison comes after one period: the first write itself compares all that the tables have.
     pub(super) fn new(every: Duration, inbox: Arc<Inbox>, beat: Arc<Beat>, world: Arc<Published>) -> Self {
         let next = now() + every;
         Self { every, next, going: None, row: ComparedRow::default(), inbox, beat, world }
     }
 
-    /// How long nothing is to be done.
+    /// How long until the next step is due.
     pub(super) fn pause(&self) -> Duration {
         self.next.saturating_sub(now())
     }
@@ -70,7 +71,7 @@ impl Comparing {
         }
     }
 
-    /// Does a step where it is time. Gives what is new for `status`.
+    /// Does a step where one is due. Returns the row for `status` where that has changed.
     pub(super) fn go_on(&mut self, maps: &mut TableMaps, in_maps: &InMaps) -> Option<ComparedRow> {
         if now() < self.next {
             return None;
@@ -99,14 +100,14 @@ impl Comparing {
         (self.row != before).then(|| self.row.clone())
     }
 
-    /// Gives for how long to rest at least.
+    /// Returns how long the pause is at least.
     fn tables(
         &mut self,
         mut comparison: Comparison,
         maps: &mut TableMaps,
         in_maps: &InMaps,
     ) -> Result<Duration, String> {
-        // A write failed: the next one compares all of it.
+        // A write failed. The next write compares all that the tables have.
         let Some((tables, left_out)) = in_maps.tables() else { return Ok(LOOK_AGAIN) };
         let before = comparison.mended();
         let over = comparison.go_on(maps, tables, left_out);
@@ -121,7 +122,7 @@ impl Comparing {
         let nodes = maps.nodes().map_err(chain)?;
         let exempt = maps.exempt().map_err(chain)?;
         if !is_there || self.world.now().held.number != world.number {
-            // What was told was not all written yet, or is not what is told now.
+            // The snapshot was not written as a whole yet, or there is a newer one.
             self.going = Some(Step::Verdicts(first));
             return Ok(LOOK_AGAIN);
         }
@@ -151,7 +152,7 @@ impl Comparing {
     }
 }
 
-/// What the owner of verdicts is to compare with what it wrote.
+/// Entries that `verdicts` is to compare with what it wrote.
 fn found(nodes: Vec<NodeEntry>, exempt: Vec<(PortKey, u32)>) -> Input {
     let nodes = (0..).zip(nodes).filter(|(_, entry)| entry.generation != 0).collect();
     Input::Found { nodes, exempt, whole: true }

@@ -12,7 +12,7 @@ use crate::{
     routes::{RouteMap, Ways},
 };
 
-/// Where packets to the nodes and backends leave, and on which of these devices we are.
+/// Where packets to nodes and backends leave, and which devices are attached.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     /// `None` before routes were first read.
@@ -30,7 +30,7 @@ pub(super) struct Way {
     pub(super) attached: u32,
 }
 
-/// Tags that the programs look behind.
+/// How many VLAN tags the programs look behind.
 const MAX_TAGS: usize = 2;
 
 impl Coverage {
@@ -75,14 +75,14 @@ impl Coverage {
         ifindexes.iter().filter_map(|ifindex| Some(self.devices.get(ifindex)?.name.clone())).collect()
     }
 
-    /// Notes the devices that we are attached to.
+    /// Notes the devices that are attached.
     pub(super) fn set_attached(&mut self, statuses: &[InterfaceStatus]) {
         let attached = statuses.iter().filter(|status| status.tc.is_some());
         self.attached = attached.map(|status| status.ifindex).collect();
     }
 
-    /// The attached device that packets go through which leave by `device`: itself, or below it while it is a VLAN device; a port
-    /// of it where it is a bridge or a bond, all of whose ports are attached.
+    /// The attached device that packets which leave by `device` go through: `device` itself, one below it where it is a VLAN device, or
+    /// one of its ports where it is a bridge or a bond, all of whose ports are attached.
     fn attached_below(&self, device: u32) -> Option<u32> {
         let below = |ifindex: &u32| self.devices.get(ifindex)?.parent;
         let mut ways = std::iter::successors(Some(device), below).take(MAX_TAGS + 1);
@@ -99,7 +99,7 @@ impl Coverage {
         })
     }
 
-    /// Whether it is a bridge by whose ports packets may leave in other VLANs than the route says.
+    /// Whether `device` is a bridge by whose ports packets may leave in other VLANs than the route says.
     fn puts_tags_on(&self, device: u32) -> bool {
         self.devices.get(&device).is_some_and(|device| device.vlan_filtering)
     }
@@ -133,10 +133,10 @@ impl Coverage {
         node.backends.iter().any(|b| self.of(b.address).is_ok() && before.of(b.address).is_err())
     }
 
-    /// The way by which packets leave that may go these ways, where the cut covers all of them.
+    /// The way by which packets leave, where the cut covers all ways that they may go.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no such way.
     pub(super) fn way(&self, ways: &Ways) -> Result<Way, String> {
         if ways.local {
             return Err("an address of this machine".into());
@@ -171,7 +171,7 @@ impl Coverage {
         Ok(Way { device: main, attached: self.attached_below(main).unwrap_or(main) })
     }
 
-    /// The one that takes packets from this device to another one, past the stack, so that the cut does not see all that leaves.
+    /// The software that takes packets from this device to another one, past the stack, so that the cut does not see all that leave.
     fn handed_to(&self, device: u32) -> Option<&'static str> {
         let device = self.devices.get(&device)?;
         match device.name.as_str() {
@@ -258,7 +258,7 @@ mod tests {
         // The programs do not look behind three tags, and what lies above covers nothing below.
         assert_eq!(coverage(9, &[2]).of(to), Err("leaves by dev9, which is not attached".into()));
         assert_eq!(coverage(2, &[5]).of(to), Err("leaves by dev2, which is not attached".into()));
-        // A bridge or bond is covered by its ports, by all of them only: who knows which one a packet takes.
+        // A bridge or bond is covered by its ports, but only by all of them: a packet may take any.
         let ports = |attached: &[u32]| {
             let mut coverage = coverage(2, attached);
             for (port, master) in [(11, 2), (12, 2), (13, 5)] {
@@ -281,7 +281,7 @@ mod tests {
             filtering(&[11]),
             Err("leaves by dev2, which is not attached, and whose ports may send in other VLANs (vlan_filtering)".into())
         );
-        // What the cut reaches only now is told from what it reached before, or reaches no more.
+        // A backend that the cut reaches only now differs from one that it reached before, or reaches no more.
         let node = Node {
             name: "b".into(),
             addresses: vec![[10, 0, 0, 9].into()],

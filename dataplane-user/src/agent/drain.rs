@@ -43,20 +43,21 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How soon to look again whether the lease is renewed, while nothing is drained.
 const LAPSED: Duration = Duration::from_millis(20);
 
-/// What the thread that drains is given.
+/// The parts of the agent that the thread `drain` gets.
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) sight: Sight,
     pub(super) beat: Arc<Beat>,
-    /// What the thread is told, and what it tells.
+    /// Messages to the thread, and the state that it shows.
     pub(super) bell: Arc<Bell>,
     /// Deleted flows are remembered there, for packets on their way.
     pub(super) rescue: Arc<RescueState>,
-    /// Who lists conntrack.
+    /// Lists conntrack.
     pub(super) reader: Reader,
 }
 
-/// The thread. Dropping this ends it. Before that returns, what was drained is restored, unless another agent takes over.
+/// The thread `drain`. Dropping this value ends the thread. The drop returns once drained destinations are restored, unless another
+/// agent takes over.
 pub(super) struct Draining {
     sight: Sight,
     bell: Arc<Bell>,
@@ -75,7 +76,7 @@ impl Draining {
 
 impl Drop for Draining {
     fn drop(&mut self) {
-        // Without this thread the agent ends.
+        // The agent ends with this thread.
         self.crew.end();
         let leave = self.sight.world().held.handed_over;
         self.bell.end(if leave { Ending::Leave } else { Ending::Restore });
@@ -87,24 +88,24 @@ struct Work {
     given: Given,
     opening: Opening,
     drive: Option<Drive<Kernel, Ledgers>>,
-    /// It was not looked yet whether an earlier agent left something.
+    /// Nobody has looked yet whether an earlier agent left something.
     first: bool,
     view: Arc<ClusterView>,
     addresses: Arc<VirtualAddresses>,
     /// When the source last confirmed the view.
     confirmed: Duration,
-    /// The plan was not told yet what kube-proxy wants by that view.
+    /// The plan was not told yet what kube-proxy wants by this view.
     unseen: bool,
     flagged: Vec<Flagged>,
-    /// What was wrong with the ledger of an earlier agent.
+    /// The problem with the ledger of an earlier agent.
     inherited: Option<String>,
     problem: Option<String>,
     changes: u64,
     /// How the kernel was set at the last look.
     ground: Ground,
-    /// What was drained has lapsed: nothing more is drained.
+    /// The lease has lapsed, or the ledger was removed: nothing more is drained.
     lapsed: bool,
-    /// Something was looked at or done that was not told yet.
+    /// Something was seen or done that `status` does not show yet.
     news: bool,
     told: Option<Instant>,
 }
@@ -138,8 +139,10 @@ impl Work {
         }
     }
 
+    /// Drains until the agent ends.
+    ///
     /// # Errors
-    /// Once what had lapsed is restored: the agent ends.
+    /// Where the lease has lapsed, once the drained destinations are restored: the agent ends.
     fn run(mut self) -> anyhow::Result<()> {
         loop {
             let pause = self.step().unwrap_or_else(|problem| {
@@ -158,7 +161,7 @@ impl Work {
         }
     }
 
-    /// Notes a problem. The log is told of each new one.
+    /// Notes a problem, and logs each new one.
     fn fail(&mut self, problem: Option<String>) {
         self.news |= problem != self.problem;
         if let Some(new) = problem.as_ref().filter(|new| self.problem.as_ref() != Some(*new)) {
@@ -248,12 +251,12 @@ impl Work {
 
     /// Learns which nodes are flagged. True where that is new.
     fn look(&mut self) -> bool {
-        // Read first: the confirmation is of the snapshot's view, or the view was read later.
+        // The time of the confirmation is read before the snapshot: it is of the snapshot's view, or that view was read later.
         let confirmed = self.given.beat.confirmed();
-        // Where something else forwards, the tables belong to others: what an earlier agent drained is restored.
         let world = self.given.sight.world();
         self.confirmed = Duration::from_nanos(confirmed.max(world.loaded.mono));
         let turned = self.turn(world.held.mode == Mode::Enforce);
+        // Where something else forwards, the tables belong to others: what an earlier agent drained is restored.
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
         // In observe mode the changes are only planned.
@@ -302,7 +305,7 @@ impl Work {
         }
         if !is_loaded() {
             if self.first {
-                // What an earlier agent drained went with IPVS.
+                // The destinations that an earlier agent drained went with IPVS.
                 let (mut ledger, loaded) = Ledger::open(run_dir)?;
                 if let (Some(aside), Some(problem)) = (&loaded.aside, loaded.problem) {
                     let aside = aside.display();
@@ -318,7 +321,7 @@ impl Work {
         }
         let kernel = self.opening.open()?;
         let pin_dir = &self.given.sight.settings.options.pin_dir;
-        // From now on a lease that has lapsed stays so.
+        // From now on a lease that has lapsed is not renewed.
         self.given.beat.set_drains(true);
         anyhow::ensure!(
             holds(pin_dir),
@@ -369,7 +372,7 @@ impl Work {
         }
     }
 
-    /// Nothing of ours is left in the tables.
+    /// Closes the tables and the ledger: nothing of this agent's is left in them.
     fn close(&mut self) {
         self.drive = None;
         self.given.beat.set_drains(false);
@@ -389,7 +392,7 @@ impl Work {
         LAPSED
     }
 
-    /// Tells the status where there is news, and now and then: others load IPVS and set its switches.
+    /// Updates `status` where there is news, and now and then: others load IPVS and set its switches.
     fn tell(&mut self) {
         let news = std::mem::take(&mut self.news);
         if !news && self.told.is_some_and(|told| told.elapsed() < LOOK) {
@@ -427,7 +430,7 @@ impl Work {
     }
 }
 
-/// What was wrong with the ledger of an earlier agent.
+/// The problem with the ledger of an earlier agent.
 fn inherited(loaded: &Loaded) -> Option<String> {
     match (&loaded.aside, loaded.problem, loaded.damaged) {
         (Some(aside), Some(problem), _) => Some(format!(

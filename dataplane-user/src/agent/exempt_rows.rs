@@ -1,4 +1,4 @@
-//! What is exempt and why, as the rows that the CLI prints.
+//! Exempt ports, and why they are exempt, as the rows that the CLI prints.
 
 use crate::{
     cluster::{ClusterView, TrafficPolicy},
@@ -6,7 +6,7 @@ use crate::{
     report::ExemptRow,
 };
 
-/// What is exempt and why, for `status`.
+/// Exempt ports, and why they are exempt, for `status`.
 pub(super) fn exempt_rows<'a>(
     view: &'a ClusterView,
     exemptions: &'a Exemptions,

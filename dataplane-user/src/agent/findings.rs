@@ -1,4 +1,4 @@
-//! Runs the probes again when IPVS or conntrack comes after the agent.
+//! Runs the probes again when IPVS or conntrack is loaded after the agent has started.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,11 +8,11 @@ use crate::dataplane::{
     probe::{Findings, Present},
 };
 
-/// How often to look whether something came that the findings were gathered without.
+/// How often to look whether IPVS or conntrack was loaded since the last probes.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// Runs the probes again once IPVS or conntrack is there that was not when they ran, until the agent ends. An agent is up before
-/// kube-proxy at every boot, and what suits a kernel without IPVS may be untranslated by it.
+/// Runs the probes again whenever IPVS or conntrack was loaded since the last ones, until the agent ends. At every boot the agent
+/// is up before kube-proxy. An answer that suits a kernel without IPVS may stay untranslated in a kernel with it.
 pub(super) async fn follow(
     sight: Sight,
     published: Arc<Published>,
@@ -37,7 +37,7 @@ pub(super) async fn follow(
             milliseconds = findings.milliseconds,
             "looked again: {findings}"
         );
-        // The kernel programs follow first.
+        // The kernel programs are configured before the findings are published.
         if let Err(error) = switches.set(&sight.settings.config(&findings)) {
             tracing::error!(
                 event = "programs-not-configured",

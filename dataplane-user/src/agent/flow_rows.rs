@@ -69,8 +69,9 @@ fn is_wanted(filter: &FlowFilter, service: Option<&Service>, row: &FlowRow) -> b
         && filter.protocol.is_none_or(|protocol| row.protocol == Some(protocol))
 }
 
-/// Whether a flow was addressed to the Service: at a virtual address, at a node port, or at an endpoint where it is headless. A node port is open at all of a
-/// machine's addresses, of which not all are known: it counts where the flow goes on to an endpoint.
+/// Whether a flow was addressed to the Service: at a virtual address, at a node port, or at an endpoint where the Service is headless. A
+/// node port is open at all addresses of a machine, and not all of these are known. So a node port counts where the flow goes on to an
+/// endpoint of the Service.
 fn goes_through(service: &Service, row: &FlowRow) -> bool {
     let to = row.service;
     let virtual_addresses = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];

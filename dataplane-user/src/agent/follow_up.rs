@@ -1,4 +1,4 @@
-//! What is done about a node's flows once it is cut: whose clients are challenged, and the outcome.
+//! The follow-up once a node is cut: which nodes' clients are to be challenged, and the outcome.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,11 +25,11 @@ pub(super) struct FollowUp {
 
 #[derive(Default)]
 struct Memory {
-    /// The nodes whose names stand below.
+    /// The members at the last look. The rows below are of these nodes.
     members: Members,
     /// The nodes that were cut at the last look.
     cut: Bearers,
-    /// By cut node: only rounds that begin from then on (CLOCK_MONOTONIC, ns) challenge all that is cut, and one has been begun.
+    /// By cut node: the time (CLOCK_MONOTONIC, ns) from which on a round challenges all that is cut. Such a round has begun.
     begun: BTreeMap<NodeName, u64>,
     /// Nodes that the cut reaches better than when their clients were challenged.
     again: BTreeSet<NodeName>,
@@ -43,7 +43,7 @@ struct Memory {
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) node: NodeName,
-    /// Who requested it; nobody where the node was cut, or is cut better, without a request.
+    /// The requests for this round; none where the node was cut, or is cut better, without a request.
     pub(super) requests: Vec<oneshot::Sender<Outcome>>,
 }
 
@@ -72,7 +72,7 @@ impl FollowUp {
         // Not with each view: there may be as many names as nodes, and this thread also handles requests.
         if !world.has_members(members) {
             *members = world.members();
-            // Names may come and go for ever.
+            // Rows of nodes that left are dropped: new names may come for ever.
             challenged.retain(|node, _| world.slot(node).is_some());
             stale.retain(|node, _| world.slot(node).is_some());
         }
@@ -83,8 +83,8 @@ impl FollowUp {
         nodes.extend(reached.iter().cloned());
         nodes.extend(requests.keys().cloned());
         *cut = now.clone();
-        // The requester has gone, and the flag with it, or the request was refused. Of the requesters that have gone, one is enough for a
-        // round.
+        // A closed request has nobody who waits. On a node without a claim it is void: the flag was withdrawn, or the request was
+        // refused. On a claimed node one closed request stays, which is enough for a round.
         requests.retain(|node, waiting| {
             let mut keeps_closed = world.is_claimed(node);
             waiting.retain(|outcome| !outcome.is_closed() || std::mem::take(&mut keeps_closed));
@@ -104,7 +104,7 @@ impl FollowUp {
                 rounds.push(Round { node, requests });
             }
         }
-        // In observe mode nobody is challenged, and whoever waits learns that now.
+        // In observe mode nobody is challenged. Whoever waits learns that now.
         requests.retain(|node, _| !world.observes(node));
         rounds
     }
@@ -119,7 +119,7 @@ impl FollowUp {
         change(self.memory().stale.entry(node.clone()).or_default());
     }
 
-    /// For `status`: the last rounds, and what was deleted last, of those that exist. A round may end after its node has left.
+    /// For `status`: the last rounds, and what was deleted last, of nodes that exist. A round may end after its node has left.
     pub(super) fn rows(
         &self,
         world: &World,
@@ -157,7 +157,7 @@ mod tests {
         ShownClaim { claim: Claim::raise(new, None, now), standing: Standing::Enforced }
     }
 
-    /// A world in which these are cut, and only rounds count that began from then on; all others of `b`, `c` and `d` are not claimed.
+    /// A world in which these nodes are cut, each with the time from which on rounds count. The others of `b`, `c` and `d` are not claimed.
     fn world(cut: &[(&str, u64)]) -> World {
         let mut world = nodes(4);
         let bearer = |&(name, challenge_since): &(&str, u64)| Bearer {
@@ -217,7 +217,7 @@ mod tests {
             assert!(challenged.keys().eq(stale.keys()), "{challenged:?} {stale:?}");
             challenged.into_keys().map(|node| node.to_string()).collect::<Vec<_>>()
         };
-        // What is stale may be deleted before anybody looked at who is cut.
+        // Stale flows may be deleted before anybody looked which nodes are cut.
         let all = nodes(5);
         note();
         assert_eq!(names(&all), ["b", "e"]);

@@ -38,7 +38,7 @@ use crate::{
 /// How long a round waits at most until devices are looked at. The looking thread may stand still, and other nodes' clients wait too.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What it takes to challenge idle clients.
+/// The parts of the agent that challenging idle clients needs.
 pub(super) struct Challenger {
     pub(super) sight: Sight,
     pub(super) beat: Arc<Beat>,
@@ -184,7 +184,7 @@ struct ToChallenge {
 }
 
 impl ToChallenge {
-    /// Those of these nodes that are cut and have backends; `None` where there are none.
+    /// The nodes of `names` that are cut and have backends; `None` where there are none.
     fn of(challenger: &Challenger, names: &BTreeSet<NodeName>) -> Option<Self> {
         if pointless(&challenger.sight).is_some() {
             return None;
@@ -202,7 +202,7 @@ impl ToChallenge {
         (!nodes.is_empty()).then(|| Self { world, nodes, backends: Arc::new(backends) })
     }
 
-    /// What must be listed.
+    /// The flows that must be listed.
     fn wanted(&self) -> Vec<(Family, WantedFlow)> {
         of_backends(&self.backends, None)
     }
@@ -271,7 +271,7 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
     challenger.follow_up.note_challenged(name, row.clone());
 }
 
-/// What a round of challenges sees of the agent.
+/// The part of the agent that a round of challenges sees.
 struct Ground<'a> {
     challenger: &'a Challenger,
     /// The challenged nodes, in the challenge's order.
@@ -282,7 +282,7 @@ struct Ground<'a> {
 
 impl Surroundings for Ground<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
-        // As the backend's own packets come in: by the VLAN device, even where the device below it is attached.
+        // Challenges come in as the backend's own packets do: by the VLAN device, even where the device below it is attached.
         let ifindex = self.coverage.entry(backend.into())?;
         Some(Entry { ifindex, mac: self.coverage.mac(ifindex) })
     }

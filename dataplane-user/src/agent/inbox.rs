@@ -1,7 +1,7 @@
-//! What the owner of verdicts is told. Whoever tells it something waits for nobody: the lock is held for as long as a message takes to be put down.
+//! The inbox of the thread `verdicts`. A sender waits for nobody: the lock is held only while a message is put in.
 //!
-//! How much can wait is bounded: requests by their number, and what a newer message makes void by its [`Subject`], however often it is told. Of the rest `tables`
-//! and `store` tell one for each plan or save that they were given, and comparisons one in ten minutes.
+//! The number of messages that wait is bounded. At most [`REQUESTS`] requests wait. Of messages on the same [`Subject`] only the newest
+//! waits. Of the others `tables` and `store` send one for each plan or save that they were given, and comparisons send one in ten minutes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,7 @@ use crate::{
 /// Requests that wait to be looked at, at most: a few microseconds are enough for each.
 const REQUESTS: usize = 256;
 
-/// Something to be answered.
+/// A request that is answered.
 #[derive(Debug)]
 pub(super) enum Command {
     /// A claim on a node.
@@ -30,39 +30,39 @@ pub(super) enum Command {
     HandOver,
 }
 
-/// The tables are open.
+/// The things that `verdicts` gets once the tables are open.
 pub(super) struct Opened {
     /// The node that this agent runs on.
     pub(super) own: NodeName,
-    /// Writes from now on.
+    /// Writes the maps from now on.
     pub(super) writer: Box<dyn Writer>,
-    /// Where what follows goes.
+    /// Where `verdicts` puts what others are to know and to do.
     pub(super) outlets: Outlets,
 }
 
-/// One thing that it is told.
+/// A message to `verdicts`.
 pub(super) enum Message {
-    /// What needs no answer.
+    /// An input that needs no answer.
     Tell(Input),
-    /// What does.
+    /// A request, and where its answer goes.
     Ask(Command, oneshot::Sender<Outcome>),
-    /// From now on there is more to write than renewals.
+    /// The tables are open: from now on there is more to write than renewals.
     Open(Box<Opened>),
     /// No device reads maps of another size any more.
     ForgetOld,
-    /// Whoever asks is told once all that was told before is carried out.
+    /// The sender is told once all messages before this one are carried out.
     Settle(oneshot::Sender<()>),
-    /// Whoever asks is told once all claims are saved that were told before, or could not be.
+    /// The sender is told once all claims of messages before this one are saved, or could not be.
     Saved(oneshot::Sender<()>),
     /// All verdicts are renewed once more, and nothing is done after that.
     End,
 }
 
-/// What a message is the newest word on: an older one that has not been taken yet says nothing any more.
+/// The subject of a message. A message makes an older one on the same subject void, where that has not been taken yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Subject {
     View,
-    /// What one source claims of a node, where nobody waits for an answer.
+    /// The claim of one source on a node, where nobody waits for an answer.
     Claim(NodeName, Source),
     /// All that one source claims.
     Claims(Source),
@@ -96,18 +96,18 @@ impl Subject {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NoAnswer {
-    /// Too many ask.
+    /// Too many requests wait.
     #[error("{REQUESTS} requests wait already; nothing was changed, try again")]
     Full,
-    /// It has ended.
+    /// The thread that would answer has ended.
     #[error("the agent is ending; try again once another one runs")]
     Ended,
-    /// Who was asked has not answered for long.
+    /// The thread that was asked has not answered for long.
     #[error("the thread that is to answer stands still; look at the agent's log")]
     StandsStill,
 }
 
-/// The messages that it has not taken yet.
+/// The messages that `verdicts` has not taken yet.
 #[derive(Default)]
 pub(super) struct Inbox {
     queue: Mutex<Queue>,
@@ -116,9 +116,9 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct Queue {
-    /// By their numbers, which go up.
+    /// Messages by their numbers, which go up.
     messages: BTreeMap<u64, Message>,
-    /// The number of the one on each subject.
+    /// The number of the newest message on each subject.
     newest: HashMap<Subject, u64>,
     last: u64,
     requests: usize,
@@ -126,10 +126,11 @@ struct Queue {
 }
 
 impl Queue {
-    /// Behind all others: what was told between an older one and this one comes before it.
+    /// Puts a message behind all others, even where it makes an older one void: messages that came between the two are taken first.
     fn push(&mut self, message: Message) {
         self.last += 1;
-        // Whoever waits for an answer was promised what was told before, and a successor all claims.
+        // Whoever waits for an answer was promised that messages before it are carried out, and an agent that takes over was
+        // promised all claims. So later messages make no earlier ones void, but for views.
         if matches!(message, Message::Ask(..) | Message::Settle(_) | Message::Saved(_) | Message::End) {
             self.newest.retain(|subject, _| *subject == Subject::View);
         }
@@ -163,7 +164,7 @@ impl Inbox {
 
     fn post(&self, message: Message) {
         let mut queue = self.queue();
-        // Whoever waits for an answer learns from the message's end that there is none.
+        // The message is dropped. Whoever waits for its answer learns by this that there is none.
         if queue.ended {
             return;
         }
@@ -172,12 +173,12 @@ impl Inbox {
         self.rung.notify_one();
     }
 
-    /// Tells it something that needs no answer, in place of what that makes void.
+    /// Sends an input that needs no answer, in place of an older one that it makes void.
     pub(super) fn tell(&self, input: Input) {
         self.post(Message::Tell(input));
     }
 
-    /// Gives it another view, in place of one that it has not taken yet. `flags`: what its source flags, where that was read anew.
+    /// Sends another view, in place of one that has not been taken yet. `flags`: what the view's source flags, where that was read anew.
     pub(super) fn view(&self, view: Arc<NewView>, flags: Option<Vec<(NodeName, NewClaim)>>) {
         let older = self.queue().take_view();
         let (view, older) = match older {
@@ -187,7 +188,7 @@ impl Inbox {
         self.tell(Input::View { view, flags: flags.or(older) });
     }
 
-    /// Asks it for something.
+    /// Sends a request.
     ///
     /// # Errors
     /// Where there will be no answer.
@@ -207,36 +208,37 @@ impl Inbox {
         Ok(answered)
     }
 
-    /// The tables are open.
+    /// Tells that the tables are open.
     pub(super) fn open(&self, opened: Opened) {
         self.post(Message::Open(Box::new(opened)));
     }
 
-    /// No device reads maps of another size any more.
+    /// Tells that no device reads maps of another size any more.
     pub(super) fn forget_old(&self) {
         self.post(Message::ForgetOld);
     }
 
-    /// For whoever waits until all that was told before is carried out, as far as it can be now. Closed where it ends before.
+    /// A receiver that is told once all messages before this call are carried out, as far as they can be now. It is closed where the
+    /// thread ends before.
     pub(super) fn settled(&self) -> oneshot::Receiver<()> {
         let (settled, receiver) = oneshot::channel();
         self.post(Message::Settle(settled));
         receiver
     }
 
-    /// For whoever waits until all claims are saved, or could not be. Closed where it ends before.
+    /// A receiver that is told once all claims are saved, or could not be. It is closed where the thread ends before.
     pub(super) fn saved(&self) -> oneshot::Receiver<()> {
         let (saved, receiver) = oneshot::channel();
         self.post(Message::Saved(saved));
         receiver
     }
 
-    /// Ends it once it has renewed all verdicts.
+    /// Ends the thread once it has renewed all verdicts.
     pub(super) fn end(&self) {
         self.post(Message::End);
     }
 
-    /// For its thread alone: the next message.
+    /// For `verdicts` alone: the next message.
     pub(super) fn take(&self) -> Option<Message> {
         let mut queue = self.queue();
         let message = queue.pop()?;
@@ -244,14 +246,14 @@ impl Inbox {
         Some(message)
     }
 
-    /// For its thread alone: waits for a message, at most so long.
+    /// For `verdicts` alone: waits for a message, for `longest` at most.
     pub(super) fn wait(&self, longest: Duration) {
         let queue = self.queue();
         let waited = self.rung.wait_timeout_while(queue, longest, |queue| queue.messages.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// For its thread alone: nothing is taken any more.
+    /// For `verdicts` alone: no message is taken any more.
     pub(super) fn close(&self) {
         let mut queue = self.queue();
         queue.ended = true;
@@ -276,7 +278,7 @@ mod tests {
         Change::Raise { claim, force: false }
     }
 
-    /// However often its thread's peers tell it the same, while it does not take anything.
+    /// However often others send the same while nothing is taken.
     #[test]
     fn what_is_void_does_not_wait() {
         let inbox = Inbox::default();
@@ -317,13 +319,13 @@ mod tests {
             Input::Routes { own_attached: false },
         ];
         assert_eq!(told, expected.map(|input| format!("{input:?}")));
-        // What was taken makes nothing void, nor is it made so.
+        // A message that was taken makes none void, nor is it made void.
         inbox.tell(claim("a", hung()));
         assert_eq!(taken().count(), 1);
         inbox.tell(claim("a", hung()));
         inbox.tell(claim("a", raise(Source::Hung)));
         assert_eq!(taken().count(), 1);
-        // What was told before a hand-over is handed over.
+        // Claims that came before a hand-over are handed over.
         inbox.tell(claim("a", raise(Source::Hung)));
         let _answer = inbox.ask(Command::HandOver).unwrap();
         for _ in 0..3 {

@@ -7,7 +7,7 @@ use crate::{
     report::LeftOutRow,
 };
 
-/// All of them, by node.
+/// All endpoints and backends that are left out, by node.
 pub(super) fn left_out_rows(view: &ClusterView) -> impl Iterator<Item = LeftOutRow> {
     view.left_out().map(|(node, address)| LeftOutRow {
         node: node.name.to_string(),
@@ -26,7 +26,7 @@ pub(super) fn left_out_warning(node: &Node) -> Option<String> {
     ))
 }
 
-/// Logs them where other nodes have them than before.
+/// Logs endpoints that are left out, where other nodes have such endpoints than before.
 pub(super) fn tell(before: Option<&ClusterView>, view: &ClusterView) {
     fn names(view: &ClusterView) -> impl Iterator<Item = &NodeName> {
         view.nodes.iter().filter(|node| !node.left_out.is_empty()).map(|node| &node.name)

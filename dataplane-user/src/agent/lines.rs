@@ -1,4 +1,4 @@
-//! The thread that words the log lines of the owner of verdicts: flags do not wait for that.
+//! The thread `log`, which words the log lines of `verdicts`: flags do not wait for that.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::enforce::Event;
 
-/// Lines that wait at most.
+/// How many lines wait at most.
 const MOST: usize = 4096;
 
-/// What is to be said.
+/// A line for the log, before it is put into words.
 pub(super) enum Line {
-    /// What happened.
+    /// Something that the `Enforcer` did or found.
     Event(Event),
     /// The lease of what is drained from IPVS cannot be renewed, and why.
     Lease(String),
@@ -21,7 +21,7 @@ pub(super) enum Line {
     Lost(u64),
 }
 
-/// Starts it. It ends once nobody has anything to say any more.
+/// Starts the thread, which ends once there is no sender any more.
 pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
     let (lines, said) = sync_channel(MOST);
     crew.hand("log", Priority::Batch, move || {

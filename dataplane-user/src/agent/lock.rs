@@ -55,7 +55,7 @@ impl LockError {
     }
 }
 
-/// The right to be this node's agent. It ends when this is dropped, or when the process ends in any way.
+/// The right to be this node's agent. The right ends when this value is dropped, or when the process ends in any way.
 #[derive(Debug)]
 pub struct Lock {
     file: Flock<File>,
@@ -103,7 +103,7 @@ impl Lock {
     /// agent there.
     ///
     /// # Errors
-    /// [`LockError::Busy`] where another agent has it.
+    /// [`LockError::Busy`] where another agent has the lock.
     pub fn take(run_dir: &Path, advice: &'static str) -> Result<Self, LockError> {
         DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
         own_folder(run_dir)?;
@@ -133,7 +133,7 @@ impl Lock {
         }
     }
 
-    /// Whether its file is still the one in that folder. A process that finds another file there does not find it locked.
+    /// Whether the locked file is still the one in that folder. A process that finds another file there does not find that file locked.
     pub fn is_in(&self, run_dir: &Path) -> bool {
         let there = fs::metadata(run_dir.join("agent.lock"));
         let is_ours = |there: &Metadata| {

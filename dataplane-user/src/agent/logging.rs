@@ -1,4 +1,4 @@
-//! What of the log can be asked and changed while the agent runs.
+//! The log's filter, which can be read and changed while the agent runs.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::{
     report::{Adjusted, ErrorKind, Failure},
 };
 
-/// What a directive without a target may be.
+/// The directives that need no target.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What is logged, and how much was lost.
+/// The log's filter, and how many lines were lost.
 #[derive(Clone, Debug)]
 pub struct Logging {
     lost: ErrorCounter,
@@ -25,24 +25,25 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// By this filter as it is now.
+    /// `filter` as it is now counts as the one that the agent started with.
     pub fn new(lost: ErrorCounter, filter: reload::Handle<EnvFilter, Registry>) -> Self {
         let started = text(&filter);
         Self { lost, filter, started, changed: Arc::new(watch::Sender::new(None)) }
     }
 
-    /// How many lines were lost, since nobody read those before.
+    /// How many lines were lost because nobody read the lines before them.
     pub(super) fn lost(&self) -> usize {
         self.lost.dropped_lines()
     }
 
-    /// What is logged, and who changed it.
+    /// The filter, and who changed it.
     pub(super) fn row(&self) -> Adjusted<String> {
         let changed = self.changed.borrow().clone();
         Adjusted { started: self.started.clone(), set: text(&self.filter), changed }
     }
 
-    /// From now on this is logged. What is so already is no change. `tell`: said of a change before it is made, since afterwards it may not be logged any more.
+    /// Sets the filter. A filter that holds already is no change. `tell` logs a change before it is made: the new filter may drop
+    /// that line.
     pub(super) fn set(&self, level: &str, by: ChangedBy, tell: impl FnOnce()) -> Result<(), Failure> {
         let filter = filter(level).map_err(|why| Failure::new(ErrorKind::Invalid, why))?;
         let before = text(&self.filter);
@@ -50,7 +51,7 @@ impl Logging {
             tell();
         }
         self.filter.reload(filter).map_err(Failure::failed)?;
-        // What libraries log by another crate is dropped there already, by the level that held when this one began.
+        // Lines that libraries log through the crate `log` would otherwise be dropped there, by the level that the agent started with.
         log::set_max_level(LevelFilter::current().to_string().parse().unwrap_or(log::LevelFilter::Trace));
         if text(&self.filter) != before {
             self.changed.send_replace(Some(by));
@@ -60,11 +61,12 @@ impl Logging {
 }
 
 fn text(filter: &reload::Handle<EnvFilter, Registry>) -> String {
-    // Fails only where nobody logs any more.
+    // This fails only where nothing is logged any more.
     filter.with_current(ToString::to_string).unwrap_or_default()
 }
 
-/// A word alone would be taken for the name of a part of the agent, of which all is logged, and of others nothing.
+/// Reads a filter. A word that is no level is refused: `EnvFilter` would take it for a target, and log all of that target and
+/// nothing of others.
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let expected = "expected error, warn, info, debug, trace or off, or directives as in RUST_LOG (info,nodefence::agent=debug)";
     let is_level = |part: &str| LEVELS.contains(&part.trim().to_ascii_lowercase().as_str());

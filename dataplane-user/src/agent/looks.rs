@@ -1,4 +1,4 @@
-//! Looks at devices and routes: one task makes them, and whoever needs one asks for it and waits.
+//! Looks at devices and routes. One task makes them. Whoever needs a look asks for it and waits.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// How often somebody who waits looks whether anybody looks at all.
+/// How often a waiter checks whether there will be a look at all.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which looks were asked for, and which are over.
@@ -22,7 +22,7 @@ pub(super) struct Looks {
 struct Counts {
     asked: u64,
     over: u64,
-    /// So many want the own node's pods looked at, though it bears no claim: it is about to.
+    /// How many want the own node's pods looked at although the node bears no claim: it is about to be claimed.
     own: usize,
     ended: bool,
 }
@@ -42,7 +42,7 @@ impl Looks {
         number
     }
 
-    /// Asks for a look and waits until it is over, so long at most: the task may stand still. Blocking.
+    /// Asks for a look and waits until it is over, for `longest` at most: the task may stand still. Blocking.
     pub(super) fn look(&self, longest: Duration) {
         let number = self.ask();
         let begun = Instant::now();
@@ -62,7 +62,7 @@ impl Looks {
         }
     }
 
-    /// Has looks reach the own node's pods as long as this lives, whether it is claimed or not.
+    /// Has looks reach the own node's pods as long as the returned value lives, whether the node is claimed or not.
     pub(super) fn reach_own(self: &Arc<Self>) -> ReachesOwn {
         self.counts().own += 1;
         ReachesOwn(Arc::clone(self))
@@ -80,13 +80,13 @@ impl Looks {
         counts.asked > counts.over
     }
 
-    /// For whoever looks: which look begins now, and whether it is to reach the own node's pods in any case.
+    /// For the task that looks: which look begins now, and whether it is to reach the own node's pods in any case.
     pub(super) fn begin(&self) -> (u64, bool) {
         let counts = self.counts();
         (counts.asked, counts.own > 0)
     }
 
-    /// For whoever looks: this look is over.
+    /// For the task that looks: this look is over.
     pub(super) fn over(&self, number: u64) {
         let mut counts = self.counts();
         counts.over = counts.over.max(number);
@@ -94,7 +94,7 @@ impl Looks {
         self.over.notify_all();
     }
 
-    /// For whoever looks: there will be no more looks.
+    /// For the task that looks: there will be no more looks.
     pub(super) fn end(&self) {
         self.counts().ended = true;
         self.over.notify_all();
@@ -107,7 +107,7 @@ pub(super) struct ReachesOwn(Arc<Looks>);
 impl Drop for ReachesOwn {
     fn drop(&mut self) {
         self.0.counts().own -= 1;
-        // The last look may have reached them for nothing.
+        // The last look may have reached the pods for nothing.
         self.0.ask();
     }
 }
@@ -135,7 +135,7 @@ mod tests {
         }
         looks.over(looks.begin().0);
         waits.join().unwrap();
-        // Whoever looks stands still.
+        // The task that looks stands still.
         looks.look(Duration::from_millis(1));
         assert!(looks.is_asked());
         // Nobody looks any more.

@@ -14,12 +14,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The look at kube-proxy, and what it remembers.
 #[derive(Default)]
 pub(super) struct Look {
-    /// What kube-proxy said last of its mode.
+    /// The last answer of kube-proxy on its mode.
     said: Said,
-    /// The log was told that Services are given and how kube-proxy forwards is not known.
+    /// The log was told that there are Services but kube-proxy's mode is not known.
     missed: bool,
     last: Judgement,
-    /// What forwarded in its place when that was last looked at.
+    /// The replacement of kube-proxy that the last look found.
     replacement: Option<Replacement>,
 }
 
@@ -29,7 +29,7 @@ impl Look {
         let facts = Facts::gather();
         self.replacement = facts.replacement;
         let judgement = self.said.judge(wanted, &facts);
-        // Services may be given later than the mode was looked for; and why it is not known may change with each look.
+        // Services may be given only after the first look. Why the mode is not known may change with each look.
         let missed = judgement.mode.is_none() && wanted == ProxyChoice::Auto && services;
         if missed && !self.missed {
             tracing::warn!(
@@ -46,7 +46,7 @@ impl Look {
     }
 }
 
-/// Whoever looks, and whom it tells.
+/// The look, and those that are told of its outcome.
 pub(super) struct Following {
     pub(super) look: Look,
     pub(super) sight: Sight,

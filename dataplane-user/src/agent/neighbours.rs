@@ -21,7 +21,7 @@ use crate::{
 /// How often entries are renewed.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps packets to flagged nodes on their way to the cut, until the agent ends.
+/// Holds the neighbour entries of flagged nodes until the agent ends: without an entry packets to a node die before the cut.
 pub(super) async fn follow(
     sight: Sight,
     row: watch::Sender<Vec<NeighbourRow>>,
@@ -34,7 +34,7 @@ pub(super) async fn follow(
     let mut said = None;
     loop {
         tokio::select! {
-            // What is held is left as it is: the flags outlive this agent, and the entries age from now on as any other.
+            // Held entries are left as they are. The flags outlive this agent, and the entries age from now on like any other.
             () = stop.cancelled() => return Ok(()),
             _ = tick.tick() => {}
         }
@@ -64,7 +64,7 @@ pub(super) async fn follow(
 }
 
 fn flagged(sight: &Sight) -> Vec<FlaggedNode> {
-    // What cuts nothing changes nothing.
+    // Observe mode cuts nothing, so it changes no entry.
     let world = sight.world();
     if world.held.mode == Mode::Observe {
         return Vec::new();

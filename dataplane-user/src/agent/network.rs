@@ -47,7 +47,7 @@ const SHARE: u32 = 20;
 /// Longest pause.
 const LATEST: Duration = Duration::from_secs(5);
 
-/// Whoever waits for a look learns that there will be none.
+/// When this is dropped, whoever waits for a look learns that there will be none.
 struct Ends(Arc<Looks>);
 
 impl Drop for Ends {
@@ -56,7 +56,7 @@ impl Drop for Ends {
     }
 }
 
-/// What the task that looks is given.
+/// The parts of the agent that the task `routes` gets.
 pub(super) struct Routes {
     pub(super) devices: Attach,
     pub(super) sight: Sight,
@@ -64,7 +64,7 @@ pub(super) struct Routes {
     pub(super) published: Arc<Published>,
     /// Told where the cut reaches more than before.
     pub(super) follow_up: Arc<FollowUp>,
-    /// Told of the own node's pods.
+    /// Told whether the devices of the own node's pods are attached.
     pub(super) verdicts: Arc<Inbox>,
     pub(super) bells: Bells,
     pub(super) row: watch::Sender<RoutesRow>,
@@ -106,7 +106,7 @@ pub(super) async fn follow(routes: Routes, crew: Crew) -> anyhow::Result<()> {
     }
 }
 
-/// One look serves all events that came meanwhile. It does not wait for further events.
+/// Takes the events that came meanwhile: one look serves them all. Does not wait for further events.
 async fn drain(changes: &mut route::Changes, blocks: &Blocks) {
     let end = tokio::time::Instant::now() + SETTLE;
     while tokio::time::Instant::now() < end {
@@ -114,15 +114,15 @@ async fn drain(changes: &mut route::Changes, blocks: &Blocks) {
     }
 }
 
-/// What a look was about.
+/// The subject of the last look.
 struct Looked {
     view: Arc<ClusterView>,
-    /// With the own node's pods.
+    /// Whether it was with the own node's pods.
     own: bool,
     coverage: Arc<Coverage>,
 }
 
-/// Who looks: what it attaches, and what it remembers.
+/// The state of the task `routes`.
 struct Looking {
     ours: Routes,
     auto: Auto,
@@ -133,13 +133,13 @@ struct Looking {
     uncovered: Uncovered,
     /// Devices as they were found last, and how many backends none of them covered.
     before: RoutesRow,
-    /// What the owner of verdicts was told last of the own node's pods.
+    /// Whether `verdicts` was last told that the devices of the own node's pods are attached.
     own_attached: bool,
     /// Devices may still read maps of another size.
     staged: bool,
     /// Routes were read once at least.
     routes_read: bool,
-    /// The names of those that were attached to last; none where that failed.
+    /// The names of the devices that were last attached to; `None` where that failed.
     wanted: Option<Vec<String>>,
 }
 
@@ -161,9 +161,9 @@ impl Looking {
         }
     }
 
-    /// How long without any event until the next look.
+    /// How long until the next look, where no event comes.
     fn at_the_latest(&self) -> Duration {
-        // What could not be read is not read again any sooner.
+        // A reading that failed is not repeated any sooner.
         let change = self.routing.wait().filter(|_| self.before.error.is_none());
         change.map_or(LOOK_EVERY, |wait| wait.min(LOOK_EVERY))
     }
@@ -195,7 +195,7 @@ impl Looking {
         let routes = match self.routing.look(&world.view, &devices) {
             Ok(routes) => routes,
             Err(error) => {
-                // A device that was made anew is attached to, whatever became of routes.
+                // A device that was made anew is attached to even where routes cannot be read.
                 if !self.routes_read {
                     self.ours.devices.routes_leave_by(None);
                 }
@@ -263,7 +263,7 @@ impl Looking {
         let Routes { devices: attach, sight, verdicts, .. } = &mut self.ours;
         let InterfaceChoice { names: named, auto } = &sight.settings.interfaces;
         if attach.is_staged() {
-            // Devices are about to be switched to maps that were just filled: verdicts must be in the maps by then. The owner of verdicts
+            // Devices are about to be switched to maps that were just filled: verdicts must be in the maps by then. The thread `verdicts`
             // does not wait for the tables.
             let _ending = verdicts.settled().blocking_recv();
         }
@@ -293,7 +293,7 @@ fn text(error: dataplane::Error) -> String {
     error.to_string()
 }
 
-/// Cut nodes with backends that the cut did not reach until now: the clients of these are not challenged yet.
+/// Cut nodes with backends that the cut did not reach until now. Clients of these backends are not challenged yet.
 fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
     let more = |name: &&NodeName| {
         world.view.node(name).is_some_and(|node| coverage.reaches_more_of(node, &world.coverage))
@@ -301,12 +301,13 @@ fn reached(world: &World, coverage: &Coverage) -> Vec<NodeName> {
     world.enforced().map(|(name, _)| name).filter(more).cloned().collect()
 }
 
-/// Tells the log when backends cease to be covered, or more of them than before, and when all are again.
+/// Logs when backends, or more of them than before, cease to be covered, and when all are covered again.
 fn tell_uncovered(sight: &Sight, before: usize, count: usize) {
     if count > before {
         let found = rows::Covered::of(&sight.world(), &sight.own_node);
         let first = found.examples.first();
-        let (backend, why) = (first.map(|row| row.address), first.and_then(|row| row.uncovered.as_deref()));
+        let backend = first.map(|row| row.address);
+        let why = first.and_then(|row| row.uncovered.as_deref());
         tracing::warn!(
             event = "backends-uncovered",
             count,

@@ -1,5 +1,5 @@
-//! Tells a service manager that wants to know (sd_notify(3)): that the agent runs, what it does, that the owner of verdicts is alive, and
-//! that the agent ends.
+//! Tells a service manager that listens (sd_notify(3)) that the agent runs, what it does, that `verdicts` is alive, and that the agent
+//! ends.
 //!
 //! A thread of its own does so: a socket that nobody reads holds up whoever writes to it (unix(7)), and then only this thread.
 
@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{flags::monotonic_ns, plan::Mode};
 
-/// How often it is looked whether there is something new to say, at most.
+/// The longest time between two looks whether there is something new to tell.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the end waits until it is told.
+/// How long the agent's end waits until the service manager is told of it.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// The thread, where somebody wants to be told.
+/// The thread `notify`.
 pub(super) struct Notifier {
     /// Dropped once the agent ends.
     goes_on: Option<SyncSender<()>>,
@@ -35,7 +35,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Says that the agent runs, and goes on to say what it does. `None` where nobody wants to know.
+    /// Tells that the agent runs, and from then on what it does. `None` where no service manager listens.
     ///
     /// # Errors
     /// Where the kernel has no room for the thread.
@@ -45,8 +45,8 @@ impl Notifier {
         }
         let (goes_on, ends) = sync_channel(0);
         let (over, told) = channel();
-        // The thread waits for a socket and not for a processor: on a busy machine an agent that works must not be taken for one that
-        // hangs.
+        // At this priority the thread waits for a socket alone and not for a processor: on a busy machine an agent that works must
+        // not be taken for one that hangs.
         crew.hand("notify", Priority::First, move || {
             let mut teller = Teller { sight, beat, status: String::new(), failed: false };
             teller.follow(&ends);
@@ -67,9 +67,9 @@ impl Drop for Notifier {
 struct Teller {
     sight: Sight,
     beat: Arc<Beat>,
-    /// As it was told last.
+    /// The status as it was last told.
     status: String,
-    /// Telling failed, which was said.
+    /// The service manager could not be told, and the log says so.
     failed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Teller {
     }
 }
 
-/// What the agent does, in a line.
+/// The agent's work, in a line.
 fn status(sight: &Sight) -> String {
     let world = sight.world();
     let cut = world.held.enforced.iter().count();
@@ -120,13 +120,14 @@ fn status(sight: &Sight) -> String {
 
 /// When a watchdog is to be told that the agent is alive. Times are CLOCK_MONOTONIC, in ns. Pure.
 struct Watchdog {
-    /// As often as that, which is sooner than the half that sd_watchdog_enabled(3) asks for: whoever tells it may be late.
+    /// How often the watchdog is told. That is sooner than after the half of its limit that sd_watchdog_enabled(3) asks for: this thread
+    /// may be late.
     every: Duration,
     told: Option<u64>,
 }
 
 impl Watchdog {
-    /// One that waits for so long.
+    /// A watchdog with this limit.
     fn new(limit: Duration) -> Self {
         Self { every: limit / 4, told: None }
     }
@@ -136,7 +137,8 @@ impl Watchdog {
         self.every / 2
     }
 
-    /// Whether it is to be told now. Not where whoever renews verdicts has not been seen for so long that they have lapsed: then another agent does it better.
+    /// Whether the watchdog is to be told now. Nothing is told where `verdicts` has given no sign of life for so long that verdicts have
+    /// lapsed: then a new agent is better.
     fn is_due(&mut self, now: u64, lives: u64) -> bool {
         let since = self.told.map_or(u64::MAX, |told| now.saturating_sub(told));
         let due = u128::from(since) >= self.every.as_nanos();
@@ -159,7 +161,9 @@ mod tests {
     fn a_watchdog_is_fed_well_before_its_time_and_only_while_verdicts_are_renewed() {
         let mut watchdog = Watchdog::new(Duration::from_secs(20));
         let step = u64::try_from(watchdog.look().as_nanos()).unwrap();
-        let (mut now, mut last, mut longest) = (100 * SECOND, 100 * SECOND, 0);
+        let mut now = 100 * SECOND;
+        let mut last = now;
+        let mut longest = 0;
         assert!(watchdog.is_due(now, now));
         for _ in 0..40 {
             now += step;
@@ -170,11 +174,11 @@ mod tests {
             }
         }
         assert!(longest > 0 && longest < 10 * SECOND, "{longest}");
-        // It stands still.
+        // The thread `verdicts` stands still.
         let alive = now;
         let fed = |watchdog: &mut Watchdog, at| watchdog.is_due(at, alive);
         assert!((1..100).all(|after| !fed(&mut watchdog, alive + VERDICT_LIFETIME_NS + after * SECOND)));
-        // It goes on.
+        // The thread `verdicts` goes on.
         let later = alive + 200 * SECOND;
         assert!(watchdog.is_due(later, later));
         assert!(!watchdog.is_due(later + step, later + step), "told a moment ago");

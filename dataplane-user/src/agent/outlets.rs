@@ -1,4 +1,4 @@
-//! Where the owner of verdicts puts what it wants others to know and to do. None of it waits.
+//! Where `verdicts` puts what others are to know and to do. It waits for none of them.
 
 use std::sync::Arc;
 
@@ -7,34 +7,34 @@ use tokio::sync::Notify;
 use super::{bell::Bell, looks::Looks, slot::Slot, world::Published};
 use crate::enforce::TablesPlan;
 
-/// What the thread that writes tables is to do.
+/// Work for the thread that writes tables.
 #[derive(Default)]
 pub(super) struct TablesWork {
     /// The latest tables.
     pub(super) plan: Option<TablesPlan>,
 }
 
-/// All of them.
+/// All outlets of `verdicts`.
 #[derive(Clone)]
 pub(super) struct Outlets {
-    /// What everybody reads.
+    /// The world, which everybody reads.
     pub(super) world: Arc<Published>,
     /// Tables to be written.
     pub(super) tables: Arc<Slot<TablesWork>>,
-    /// Rung when that changed.
+    /// Rung when the world has changed.
     pub(super) bells: Bells,
 }
 
-/// Those who are told that what everybody reads has changed. Rung once it is in the maps.
+/// Those that are told of a change of the world. The bells are rung once the change is in the maps.
 #[derive(Clone, Default)]
 pub(super) struct Bells {
     /// The thread that drains from IPVS.
     pub(super) drain: Arc<Bell>,
-    /// Who challenges idle clients.
+    /// The task that challenges idle clients.
     pub(super) flagged: Arc<Notify>,
-    /// Who looks at devices and routes: the view is another one.
+    /// The task that looks at devices and routes: there is another view.
     pub(super) view_changed: Arc<Notify>,
-    /// The same, where somebody waits for it.
+    /// The same task, where somebody waits for a look.
     pub(super) looks: Arc<Looks>,
 }
 

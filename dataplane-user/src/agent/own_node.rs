@@ -1,13 +1,13 @@
-//! Which node of the cluster view this machine is, and that no backend of another is one of its addresses.
+//! Finds the node of the cluster view that this machine is, and refuses backends whose address is this machine's own.
 
 use std::{collections::HashSet, net::IpAddr};
 
 use crate::cluster::{ClusterView, NodeName, Scope, SourceName};
 
-/// Why it is not clear which node this is.
+/// Why it is not clear which node this machine is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnNodeError {
-    /// `--node` names none of the view's.
+    /// `--node` names no node of the view.
     #[error("--node {0}: {1} has no such node")]
     Unknown(String, SourceName),
     /// No node's address is local.
@@ -18,15 +18,15 @@ pub enum OwnNodeError {
     Several(Vec<NodeName>),
 }
 
-/// Which of the nodes this one is: the one that is `named`, else the one whose address is among `local`.
+/// Returns the node that this machine is: the one that is `named`, else the one with an address in `local`.
 ///
 /// # Errors
-/// Where that gives no node, or several.
+/// Where there is no such node, or more than one.
 pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Result<NodeName, OwnNodeError> {
     if let Some(name) = named {
         return match view.node(name) {
             Some(node) => Ok(node.name.clone()),
-            // A cluster without nodes says nothing against the name.
+            // A view without nodes does not contradict the name.
             None if view.nodes.is_empty() => Ok(name.into()),
             None => Err(OwnNodeError::Unknown(name.to_owned(), view.source)),
         };
@@ -44,7 +44,7 @@ pub fn own_node(view: &ClusterView, named: Option<&str>, local: &[IpAddr]) -> Re
     }
 }
 
-/// A backend that is cut by an address which this machine itself has.
+/// A backend that would be cut by an address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "backend {address} of node `{node}` is an address of this machine, which its kubelet, ssh and tunnels share: it needs \
@@ -55,8 +55,8 @@ pub(super) struct LocalBackend {
     address: IpAddr,
 }
 
-/// Refuses backends that would be cut by an address of this machine alone. The source need not tell all addresses of a
-/// node; only the node itself knows them.
+/// Refuses backends that would be cut by an address of this machine without a port. The source may not name all addresses of a
+/// node: only the node itself knows them.
 pub(super) fn refuse_local(view: &ClusterView, local: &[IpAddr]) -> Result<(), LocalBackend> {
     let local: HashSet<IpAddr> = local.iter().map(IpAddr::to_canonical).collect();
     for node in &view.nodes {

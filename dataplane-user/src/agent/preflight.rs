@@ -1,5 +1,4 @@
-//! What can be known before anything is taken, ended or attached: an agent that cannot run must find out while the running agent still
-//! runs.
+//! Checks before anything is taken, ended or attached. An agent that cannot run must find out while the earlier agent still runs.
 
 use std::path::Path;
 
@@ -16,8 +15,10 @@ use crate::{
     report::Server,
 };
 
+/// Checks whether the agent can run.
+///
 /// # Errors
-/// What would keep the agent from running, with the file, device or flag it is about.
+/// What would keep the agent from running, with the file, device or flag that it is about.
 pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
     raise_files()?;
     dataplane::check(&settings.options)?;
@@ -29,7 +30,7 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
 /// Descriptors for maps, programs, links, netlink, and connections to the socket.
 const LEAST_FILES: u64 = 128;
 
-/// Raises the limit of open files as far as this process may: many are needed at once where many devices and clients are.
+/// Raises the limit of open files as far as this process may: many devices and clients need many descriptors at once.
 fn raise_files() -> anyhow::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     if hard < LEAST_FILES {

@@ -1,5 +1,5 @@
-//! Where packets to nodes and their backends leave, and how many backends no attached device covers. It is stored by node, so that of a new
-//! view only changed nodes are looked at.
+//! Where packets to nodes and their backends leave, and how many backends no attached device covers. Both are stored by node, so that
+//! of a new view only changed nodes are looked at.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +18,8 @@ struct ByNode<T> {
 }
 
 impl<T> ByNode<T> {
-    /// Has it follow the view. `same`: what else it follows from is as it was; then only nodes that changed are worked out, and `also`. Shows each that it
-    /// replaces, and what comes in its place.
+    /// Brings the values up to this view. `same`: all else that they follow from is as it was; then only nodes that changed are worked out,
+    /// and `also`. `replaced` is shown each value that is replaced, and the one in its place.
     fn follow(
         &mut self,
         view: &Arc<ClusterView>,
@@ -53,14 +53,14 @@ impl<T> ByNode<T> {
 #[derive(Default)]
 pub(super) struct Needed {
     by_node: ByNode<Box<[u32]>>,
-    /// How many nodes need each.
+    /// How many nodes need each device.
     devices: BTreeMap<u32, usize>,
     skipped: Option<NodeIx>,
 }
 
 impl Needed {
-    /// Indexes of all devices by which packets may leave to nodes of this view and their backends; to all of them but `skipped`. `same_routes`: those of the last
-    /// call.
+    /// Indexes of all devices by which packets may leave to nodes of this view and their backends, but for the node `skipped`.
+    /// `same_routes`: the routes are those of the last call.
     pub(super) fn look(
         &mut self,
         coverage: &Coverage,
@@ -98,7 +98,7 @@ pub(super) struct Uncovered {
 }
 
 impl Uncovered {
-    /// Of this view. `same_coverage`: that of the last call. `flagged`: whether the own node bears a flag.
+    /// The count of this view. `same_coverage`: the coverage is that of the last call. `flagged`: whether the own node bears a flag.
     pub(super) fn look(
         &mut self,
         coverage: &Coverage,
@@ -172,7 +172,8 @@ mod tests {
             &[('b', &[1]), ('c', &[3]), ('d', &[])],
             &[('a', &[1]), ('b', &[1]), ('c', &[2])],
         ];
-        let (mut needed, mut uncovered) = (Needed::default(), Uncovered::default());
+        let mut needed = Needed::default();
+        let mut uncovered = Uncovered::default();
         let mut last: Option<Arc<ClusterView>> = None;
         let mut before = (0, None);
         for (step, nodes) in all.into_iter().enumerate() {
@@ -180,7 +181,9 @@ mod tests {
             for (ranges, flagged) in [(4, false), (5, false), (5, true)] {
                 let fresh = view(nodes);
                 let shared = last.as_ref().map_or_else(|| fresh.clone(), |last| fresh.clone().sharing(last));
-                let (fresh, shared, coverage) = (Arc::new(fresh), Arc::new(shared), coverage(ranges));
+                let fresh = Arc::new(fresh);
+                let shared = Arc::new(shared);
+                let coverage = coverage(ranges);
                 let skipped = fresh.index("a").filter(|_| !flagged);
                 let same = before.0 == ranges;
                 let followed = (

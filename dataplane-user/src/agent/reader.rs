@@ -1,4 +1,5 @@
-//! The one reader of conntrack: it lists a half of the table while somebody waits for that, for all who do. The audit alone reads by itself, at a pace of its own.
+//! The one reader of conntrack. It lists a half of the table (IPv4 or IPv6) while somebody waits for that half, once for all that wait.
+//! Only the audit reads by itself, at a pace of its own.
 
 use std::{
     sync::{
@@ -17,36 +18,36 @@ use crate::{
     report::ConntrackRow,
 };
 
-/// How often somebody who waits is asked whether to say that it lives.
+/// How often a waiter gives a sign of life, as long as the kernel goes on listing.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// Where it is asked; all of these ask the same one.
+/// The end by which requests reach the reader. All clones reach the same one.
 #[derive(Clone)]
 pub(super) struct Reader(Arc<Shared>);
 
 struct Shared {
     /// Entries of other zones are not listed.
     zone: u16,
-    /// Held for no longer than it takes to put somebody in, or to take all out.
+    /// This lock is held for no longer than it takes to put waiters in, or to take all out.
     turns: Mutex<Turns<Waits>>,
     rung: Notify,
     /// How often the kernel went through its table.
     v4: AtomicU64,
     v6: AtomicU64,
-    /// Entries that it told of: where that stands still, it does.
+    /// How many entries the kernel has listed. Where this number stands still, the kernel does.
     told: AtomicU64,
 }
 
 type Listed = Result<Dump, Arc<Error>>;
 
-/// Somebody who waits.
+/// A waiter.
 struct Waits {
     wanted: WantedFlow,
     answer: SyncSender<Listed>,
 }
 
 impl Reader {
-    /// Lists this zone.
+    /// A reader of this zone.
     pub(super) fn new(zone: u16) -> Self {
         Self(Arc::new(Shared {
             zone,
@@ -58,7 +59,7 @@ impl Reader {
         }))
     }
 
-    /// Which zone it lists.
+    /// The zone that is listed.
     pub(super) fn zone(&self) -> u16 {
         self.0.zone
     }
@@ -67,8 +68,8 @@ impl Reader {
         self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists for all of these. Returns what each kept, in their order. `alive` is called now and then as long as the kernel lists entries,
-    /// for any waiter. Blocking.
+    /// Lists for all of `wanted`. Returns the entries that each of them chose, in their order. `alive` is called now and then as long as the
+    /// kernel lists entries, for any waiter. Blocking.
     ///
     /// # Errors
     /// As [`Conntrack::dump`], and [`Error::Ended`].
@@ -93,7 +94,7 @@ impl Reader {
         answers.iter().map(|answered| wait(answered, told, &alive)).collect()
     }
 
-    /// Lists one half for these. Blocking.
+    /// Lists one half for these waiters. Blocking.
     fn read(&self, family: Family, waiting: Vec<Waits>) {
         let (mut wanted, answers): (Vec<_>, Vec<_>) =
             waiting.into_iter().map(|Waits { wanted, answer }| (wanted, answer)).unzip();
@@ -113,7 +114,7 @@ impl Reader {
             Family::V6 => &self.0.v6,
         };
         count.fetch_add(times as u64, Ordering::Relaxed);
-        // Whoever asked may have gone.
+        // A waiter may have gone.
         match listed {
             Ok(dumps) => answers.iter().zip(dumps).for_each(|(answer, dump)| drop(answer.send(Ok(dump)))),
             Err(error) => {
@@ -147,7 +148,7 @@ fn wait(answered: &Receiver<Listed>, told: impl Fn() -> u64, alive: impl Fn()) -
     }
 }
 
-/// Nobody waits for one that has ended.
+/// When this is dropped the reader has ended: its waiters are told.
 struct Open(Reader);
 
 impl Drop for Open {
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(reader.row(), ConntrackRow::default());
     }
 
-    /// Where the kernel tells of nothing for long, somebody else has to know.
+    /// Where the kernel lists nothing for long, that must be seen from outside.
     #[test]
     fn a_sign_of_life_is_given_while_entries_are_told_of() {
         let reader = Reader::new(0);

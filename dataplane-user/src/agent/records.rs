@@ -1,4 +1,4 @@
-//! The log's lines on claims and on the outcome of writes. Never written on the thread that writes verdicts, for which flags wait.
+//! The log's lines on claims and on the outcome of writes. The thread `verdicts` never writes them: flags wait for that thread.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ const NAMED: usize = 10;
 /// How many nodes a line names where the log must name all of them, in several lines.
 const NAMED_OF_ALL: usize = 100;
 
-/// Tells what an earlier agent left.
+/// Logs what an earlier agent left.
 pub(super) fn adopted(adopted: &Adopted) {
     if let Some(problem) = &adopted.problem {
         tracing::error!(event = "flags-lost", problem, "flags were lost");
@@ -37,7 +37,7 @@ pub(super) fn adopted(adopted: &Adopted) {
             others.entry(&claim.source).or_default().push(node.clone());
         }
     }
-    // Which source flags them is not known before it is read.
+    // The name of the source of nodes is not known before the source is read.
     let unknown = SourceName::default();
     for (source, nodes) in others {
         let source = source_name(source, unknown);
@@ -51,7 +51,7 @@ pub(super) fn adopted(adopted: &Adopted) {
     }
 }
 
-/// Tells that a request has flagged a node.
+/// Logs that a request has flagged a node.
 pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration>) {
     tracing::info!(
         event = "flagged",
@@ -63,16 +63,16 @@ pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration
     );
 }
 
-/// Tells that a request has withdrawn a flag.
+/// Logs that a request has withdrawn a flag.
 pub(super) fn unflagged(node: &str) {
     tracing::info!(event = "unflagged", node, "unflagged");
 }
 
-/// Tells what happened.
+/// Logs an event.
 pub(super) fn record(event: &Event) {
     let unknown = SourceName::default();
     match event {
-        // Told by whoever answers the request, once it is carried out.
+        // Whoever answers the request logs it, once it is carried out.
         Event::Raised(_, Claim { source: Source::Cli, .. }) | Event::Withdrawn(_, Source::Cli) => {}
         Event::Raised(node, claim) => tracing::warn!(
             event = "claimed",
@@ -169,7 +169,7 @@ pub(super) fn record(event: &Event) {
     }
 }
 
-/// Names every node: whoever looks for why one is not cut finds it in the log.
+/// Logs that claims are withheld. Names every node: whoever looks for why a node is not cut finds it in the log.
 fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
     let scope = withheld.scope.to_string();
     let (first, others) = nodes.split_at(nodes.len().min(NAMED_OF_ALL));
@@ -200,7 +200,7 @@ fn lapses(node: Option<&NodeName>, error: &str) {
     );
 }
 
-/// All of them at once: a file may flag hundreds.
+/// Logs all nodes in one line: a file may flag hundreds.
 fn file_flags(came: &[NodeName], went: &[NodeName]) {
     if !came.is_empty() {
         tracing::info!(
@@ -220,8 +220,8 @@ fn file_flags(came: &[NodeName], went: &[NodeName]) {
     }
 }
 
-/// What is dangerous about the flags that come with a view, for the log and `status`. They reach every agent at once, and no command
-/// stood between them and the cut: a slip must be seen.
+/// The danger of flags that come with a view, for the log and `status`. Such flags reach every agent at once, and no command stands
+/// between them and the cut: a slip must be seen.
 pub(super) fn danger(danger: &Danger, source: SourceName) -> String {
     match danger {
         Danger::TooMany(flagged, all) => format!(
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The lines of the log that come of it.
+    /// The lines that `work` logs.
     fn said(work: impl FnOnce()) -> Vec<String> {
         let log = Log::default();
         let to = log.clone();
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// A line stays of a length that whoever keeps the log takes.
+    /// A line stays short enough for whatever stores the log.
     #[test]
     fn every_node_is_named_whose_claims_are_withheld() {
         let withheld = |count: usize| {

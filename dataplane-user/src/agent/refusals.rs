@@ -45,7 +45,7 @@ fn not_written(node: &str, error: &str) -> Failure {
     Failure::failed(format_args!("the verdict on `{node}` could not be written, it bears no flag: {error}"))
 }
 
-/// A request names a node that does not exist.
+/// The answer to a request that names a node which does not exist.
 pub(super) fn not_found(node: &str, source: SourceName) -> Failure {
     Failure::new(
         ErrorKind::NotFound,
@@ -53,7 +53,7 @@ pub(super) fn not_found(node: &str, source: SourceName) -> Failure {
     )
 }
 
-/// The flags file could not be written.
+/// The text where the flags file could not be written.
 pub(super) fn unsaved(error: &str) -> String {
     format!(
         "{error}; the file says what it said before, and a restart of the agent would bring that back; tried again \
@@ -61,7 +61,7 @@ pub(super) fn unsaved(error: &str) -> String {
     )
 }
 
-/// What to warn of where a change may not outlive the agent.
+/// The warning where a change may not outlive the agent.
 pub(super) fn save_warning(saved: &SaveState) -> Option<String> {
     match saved {
         SaveState::Saved => None,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::cluster::{Backend, Protocol, Scope};
 
-    /// What `nodefence flag` and `unflag` have always said.
+    /// The texts that `nodefence flag` and `unflag` have always printed.
     #[test]
     fn each_refusal_has_its_words_and_its_kind() {
         let port = Backend { address: [10, 1, 1, 2].into(), scope: Scope::Port(80, Protocol::Tcp) };

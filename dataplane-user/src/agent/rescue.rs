@@ -1,4 +1,4 @@
-//! The thread that rescues: it takes the packets that the kernel hands over, and has the kernel hand over more only as long as it does.
+//! The thread `rescue`. It takes the packets that the kernel hands over, and has the kernel hand over more only as long as it takes them.
 use std::{
     borrow::Cow,
     sync::{
@@ -42,12 +42,12 @@ pub(super) use packets::Ground;
 const BEAT: Duration = Duration::from_millis(50);
 /// How often to look whether what packets wait for has been done.
 const LOOK: Duration = Duration::from_millis(2);
-/// Packets taken before the lease is looked at again.
+/// How many packets are taken before the lease is looked at again.
 const BATCH: usize = 256;
 /// How often (ns) the budget is looked at while packets come.
 const BUDGET: u64 = 5_000_000;
 
-/// The thread that rescues. Dropping this ends it; packets are refused from then on.
+/// The thread `rescue`. Dropping this value ends the thread; packets are refused from then on.
 pub(super) struct Rescue {
     stop: Arc<AtomicBool>,
     crew: Crew,
@@ -55,7 +55,7 @@ pub(super) struct Rescue {
 }
 
 impl Rescue {
-    /// Starts it in the calling thread's network namespace.
+    /// Starts the thread in the calling thread's network namespace.
     pub(super) fn start(ground: Ground, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
         ground.state.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -70,14 +70,14 @@ impl Rescue {
 
 impl Drop for Rescue {
     fn drop(&mut self) {
-        // Without this thread the agent ends.
+        // The agent ends with this thread.
         self.crew.end();
         self.stop.store(true, Ordering::Relaxed);
         let _panicked = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Why the agent is not to rescue at all, as it was started and by the view that holds.
+/// Why the agent is not to rescue at all, by its settings, its mode, the view and how kube-proxy forwards.
 fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
     let Sight { settings, .. } = &ground.sight;
     let world = ground.sight.world();
@@ -119,7 +119,7 @@ impl Worker {
     }
 
     fn take_packets(&mut self, stop: &AtomicBool, lane: &Lane) -> anyhow::Result<()> {
-        let desk = Arc::clone(&self.ground.state);
+        let state = Arc::clone(&self.ground.state);
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
@@ -131,7 +131,7 @@ impl Worker {
                 tried = Some(Instant::now());
                 match Helper::open(self.ground.clone(), Sticky::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
-                    Err(error) => desk.set_idle(Some(format!("{error:#}"))),
+                    Err(error) => state.set_idle(Some(format!("{error:#}"))),
                 }
             }
             let Some(able) = helper.as_mut().filter(|_| unwanted.is_none()) else {
@@ -140,10 +140,10 @@ impl Worker {
                     self.rescues.lease(0)?;
                 }
                 if unwanted.is_some() {
-                    desk.set_idle(unwanted);
+                    state.set_idle(unwanted);
                 }
                 // Packets that were handed over before the lease ended are not left to the next thread.
-                while self.rescues.next(|head, frame| desk.tally.add(Fate::Late, length(head, frame))) {}
+                while self.rescues.next(|head, frame| state.tally.add(Fate::Late, length(head, frame))) {}
                 std::thread::sleep(BEAT);
                 continue;
             };
@@ -151,14 +151,14 @@ impl Worker {
             if leased < now + RESCUE_LEASE_NS * 3 / 4 {
                 leased = now + RESCUE_LEASE_NS;
                 self.rescues.lease(leased)?;
-                desk.set_idle(None);
+                state.set_idle(None);
             }
             if now >= looked + BUDGET {
                 looked = now;
                 let busy = u64::try_from(processor_time().as_nanos()).unwrap_or(u64::MAX);
                 let allowed = budget.look(now, self.rescues.asked()?, busy);
                 self.rescues.allow(allowed.up_to)?;
-                desk.add_beyond(allowed.beyond);
+                state.add_beyond(allowed.beyond);
             }
             able.look();
             able.again();
@@ -171,7 +171,7 @@ impl Worker {
         }
         self.rescues.lease(0)?;
         if let Some(able) = &mut helper {
-            // What was handed over before that, and by programs that had read the lease by then.
+            // Packets are left that were handed over before the lease ended, or by programs that had read the lease by then.
             for pause in [Duration::ZERO, LOOK] {
                 std::thread::sleep(pause);
                 able.look();

@@ -1,4 +1,4 @@
-//! What the thread that rescues and the agent's other parts tell each other.
+//! State that the threads that rescue share with the agent's other parts.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -12,10 +12,10 @@ use crate::{
     rescue::{Fate, Moved, Tally, own::OwnFound},
 };
 
-/// What the agent's other parts see of the thread that rescues.
+/// State that the threads that rescue share with the agent's other parts.
 #[derive(Debug, Default)]
 pub(super) struct RescueState {
-    /// What became of the packets.
+    /// The fates of packets.
     pub(super) tally: Tally,
     idle: Mutex<Option<String>>,
     own: Mutex<OwnFound>,
@@ -31,7 +31,7 @@ impl RescueState {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is known of packets of this machine's own sockets.
+    /// The findings on packets of this machine's own sockets.
     pub(super) fn own(&self) -> MutexGuard<'_, OwnFound> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,7 +21,7 @@ pub(super) const AT_ONCE: usize = 2;
 /// kernel walk its whole table, 36 ms of a processor where that has 262,144 buckets and no entry.
 const APART: Duration = Duration::from_millis(200);
 
-/// Whose turn it is.
+/// The two kinds of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Of {
     /// Somebody waits for the outcome.
@@ -30,7 +30,8 @@ pub(super) enum Of {
     Others,
 }
 
-/// At most one round for each node. What it is to challenge is found out when it begins, so a newer round joins the older one.
+/// The rounds that wait: at most one for each node. What a round challenges is found out when it begins, so a newer round joins the
+/// older one.
 #[derive(Default)]
 pub(super) struct Rounds {
     waiting: Mutex<Waiting>,
@@ -45,7 +46,7 @@ struct Waiting {
     next: BTreeMap<Of, Instant>,
 }
 
-/// What is to be done.
+/// The next step of a worker.
 enum Next {
     Begin(Vec<Round>),
     WaitUntil(Instant),
@@ -64,7 +65,7 @@ impl Rounds {
         }
     }
 
-    /// Another one waits.
+    /// Lets a round wait.
     pub(super) fn put(&self, round: Round) {
         let mut waiting = self.waiting();
         let of = match waiting.rounds.iter_mut().find(|older| older.node == round.node) {
@@ -125,7 +126,7 @@ mod tests {
         Round { node: node.into(), requests: (0..requests).map(|_| oneshot::channel().0).collect() }
     }
 
-    /// What begins then; `None` where something waits and may not.
+    /// The rounds that begin at `at`; `None` where some wait and may not begin yet.
     fn begins(rounds: &Rounds, of: Of, at: Instant) -> Option<Vec<(String, usize)>> {
         let begun = match rounds.turn(of, at) {
             Next::Begin(rounds) => rounds,
@@ -146,12 +147,12 @@ mod tests {
         for (node, requests) in [("b", 0), ("c", 0), ("b", 0), ("d", 1), ("b", 2)] {
             rounds.put(round(node, requests));
         }
-        // One that somebody waits for by now has its turn with those.
+        // A round that somebody waits for by now has its turn with the requests.
         assert_eq!(begins(&rounds, Of::Requests, now), Some(named(&[("b", 2), ("d", 1)])));
         assert_eq!(begins(&rounds, Of::Requests, now), Some(named(&[])));
         assert_eq!(begins(&rounds, Of::Others, now), Some(named(&[("c", 0)])));
         assert_eq!(begins(&rounds, Of::Others, now), Some(named(&[])));
-        // One that has begun is none that waits.
+        // A round that has begun does not wait any more.
         rounds.put(round("b", 0));
         assert_eq!(begins(&rounds, Of::Others, now + APART), Some(named(&[("b", 0)])));
     }

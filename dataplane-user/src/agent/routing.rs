@@ -14,8 +14,9 @@ use crate::{
 
 /// Reading anew takes at most one part in this many of the time, however often routes change: a full table has a million.
 const SHARE: u32 = 20;
-/// Without any change it is read anew this seldom, in case that one was not told: at most one part in [`AT_REST`] of the time.
+/// How often routing is read anew without any change, in case the kernel did not tell of one.
 const AGAIN: Duration = Duration::from_secs(60);
+/// Reading anew without any change takes at most one part in this many of the time.
 const AT_REST: u32 = 2000;
 /// IPsec policies are read anew this often, and up to [`AGAIN`] where that takes long. The kernel tells of changes, but also of a policy that
 /// is set again as it was, and not of one that expires.
@@ -24,21 +25,21 @@ const POLICIES_AGAIN: Duration = Duration::from_secs(5);
 /// The routing as last read, for the task that reads it.
 #[derive(Default)]
 pub(super) struct Routing {
-    /// Whose addresses are in `blocks`.
+    /// The view whose addresses are in `blocks`.
     view: Option<Arc<ClusterView>>,
     blocks: Arc<Blocks>,
     map: Option<Arc<RouteMap>>,
     policies: Policies,
-    /// When policies were read, and how long a processor was needed for it.
+    /// When policies were read, and how much processor time that took.
     policies_read: Option<(Instant, Duration)>,
-    /// Something changed since it was read.
+    /// Something changed since routing was read.
     stale: bool,
-    /// When it was read, and how long a processor was needed for it.
+    /// When routing was read, and how much processor time that took.
     read: Option<(Instant, Duration)>,
 }
 
 impl Routing {
-    /// What part of the address space matters.
+    /// The part of the address space that matters.
     pub(super) fn blocks(&self) -> Arc<Blocks> {
         Arc::clone(&self.blocks)
     }
@@ -109,7 +110,7 @@ impl Routing {
         self.rest().is_zero()
     }
 
-    /// How long until it is read anew.
+    /// How long until routing is read anew.
     fn rest(&self) -> Duration {
         let Some((at, took)) = self.read else { return Duration::ZERO };
         let pause = if self.stale { took * SHARE } else { AGAIN.max(took * AT_REST) };

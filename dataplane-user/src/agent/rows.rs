@@ -42,12 +42,12 @@ use crate::{
     },
 };
 
-/// What all rows are made of.
+/// The state that all rows show.
 pub(super) struct Shown {
     pub(super) sight: Sight,
     pub(super) started: Timestamp,
     pub(super) beat: Arc<Beat>,
-    /// What the kernel programs counted.
+    /// The counters of the kernel programs.
     pub(super) counters: Arc<Counters>,
     pub(super) injector: Injector,
     pub(super) rescue: Arc<RescueState>,
@@ -65,10 +65,10 @@ impl Shown {
     }
 }
 
-/// How many of many `status` names.
+/// How many of each kind `status` names, where there may be many.
 const EXAMPLES: usize = 10;
 
-/// What claims come to: what is done with packets to their node, or will be in a moment.
+/// The action that follows from a node's claims: it is what is done with packets to the node now, or will be in a moment.
 fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> NodeAction {
     let stands =
         |standing: Standing| claims.iter().any(|shown| shown.standing == standing && !shown.claim.ended(now));
@@ -85,7 +85,7 @@ fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> NodeAction {
     }
 }
 
-/// What rows of nodes are made of, at one moment.
+/// The state that rows of nodes show, at one moment.
 struct Moment<'a> {
     sight: &'a Sight,
     world: &'a World,
@@ -155,13 +155,14 @@ fn backend_row(
     }
 }
 
-/// Whether packets to a backend leave by a device that is to be attached. To the own node's pods they do so by the pods' own,
-/// while it bears a flag; those in its host network share its addresses: what goes to them leaves by no device.
+/// Whether packets to a backend leave by a device that is to be attached. Packets to the own node's pods leave by the pods' own
+/// devices, which are attached while the node bears a flag. Pods in the own node's host network share its addresses: packets to
+/// them leave by no device.
 fn leaves(own_node: &str, node: &Node, backend: &Backend, flagged: bool) -> bool {
     node.name != own_node || flagged && backend.scope == Scope::Address
 }
 
-/// On whom a claim holds that is carried out, by name.
+/// The names of the nodes with a claim that holds and is carried out.
 fn flagged(world: &World) -> HashSet<&NodeName> {
     let now = now();
     world.held.claims.nodes().filter(|name| world.holds(name, now)).collect()
@@ -181,12 +182,12 @@ pub(super) fn backends(sight: &Sight) -> Vec<BackendRow> {
     rows
 }
 
-/// How many backends attached devices cover, of those to whom packets leave by one.
+/// How many backends attached devices cover. Only backends count to which packets leave by a device.
 #[derive(Default)]
 pub(super) struct Covered {
     pub(super) covered: usize,
     pub(super) uncovered: usize,
-    /// The first few that are not.
+    /// The first few uncovered ones.
     pub(super) examples: Vec<BackendRow>,
 }
 
@@ -211,7 +212,7 @@ impl Covered {
     }
 }
 
-/// The node's backends that no attached device covers, of those to whom packets leave by one. `flagged`: whether the node is.
+/// The node's backends to which packets leave by a device, but by none that is attached. `flagged`: whether the node is.
 pub(super) fn uncovered_of<'a>(
     coverage: &'a Coverage,
     own_node: &'a str,
@@ -221,12 +222,12 @@ pub(super) fn uncovered_of<'a>(
     leaving(own_node, node, flagged).filter(|backend| coverage.of(backend.address).is_err())
 }
 
-/// The node's backends to whom packets leave by a device.
+/// The node's backends to which packets leave by a device.
 fn leaving<'a>(own_node: &'a str, node: &'a Node, flagged: bool) -> impl Iterator<Item = &'a Backend> {
     node.backends.iter().filter(move |backend| leaves(own_node, node, backend, flagged))
 }
 
-/// What a `flag` did to that node; `None` where it does not exist any more.
+/// The report of a `flag` on that node; `None` where the node does not exist any more.
 pub(super) fn flag_report(
     sight: &Sight,
     name: &str,
@@ -311,7 +312,7 @@ pub(super) fn flag_report(
     })
 }
 
-/// What an `unflag` did.
+/// The report of an `unflag`.
 pub(super) fn unflag_report(
     sight: &Sight,
     node: String,
@@ -346,7 +347,7 @@ pub(super) fn counters(shown: &Shown) -> Result<Vec<CounterRow>, Failure> {
     Ok(kernel.chain(own).chain(rescued).collect())
 }
 
-/// Everything else.
+/// All that `status` shows.
 pub(super) fn status(shown: &Shown) -> Status {
     let Shown { sight, .. } = shown;
     let cannot_challenge = cannot_challenge();
@@ -402,7 +403,8 @@ pub(super) fn status(shown: &Shown) -> Status {
 }
 
 pub(super) fn replacement(sight: &Sight, world: &World) -> Option<ReplacementRow> {
-    let (mode, force) = (world.held.set_mode, sight.settings.force);
+    let mode = world.held.set_mode;
+    let force = sight.settings.force;
     world.held.replacement.map(|found| ReplacementRow::new(found, mode, force))
 }
 

@@ -34,14 +34,14 @@ use crate::{
     report::Server,
 };
 
-/// How often it is looked whether somebody removed the socket or the run folder.
+/// How often to look whether somebody removed the socket or the run folder.
 const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 /// How long the end waits at most until flags are saved whose folder was removed.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
 
-/// What to do about another agent.
+/// The advice where another agent runs.
 const ADVICE: &str = "end it, or start this one with --take-over";
 
 /// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel.
@@ -50,7 +50,7 @@ const ADVICE: &str = "end it, or start this one with --take-over";
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
 pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
     let mut stages = Stages::begin();
-    // Files and the socket of the agent are its own from their first moment on.
+    // The agent's files and its socket are closed to other users from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
     let started = start(settings, source, &mut signals, &mut stages).await?;
@@ -71,7 +71,7 @@ pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
 /// The outcome of a start.
 enum Started {
     Runs(Box<Agent>),
-    /// Somebody asked for the end.
+    /// The start was told to end.
     Not(&'static str),
 }
 
@@ -83,7 +83,7 @@ struct Agent {
     server: Arc<Server>,
     verdicts: Verdicts,
     store: Store,
-    taking_out: Draining,
+    draining: Draining,
     rescuing: Rescue,
     notifier: Option<Notifier>,
     handed_over: CancellationToken,
@@ -102,8 +102,8 @@ async fn start(
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
     };
-    // A running agent goes on renewing its verdicts until all is ready. Without one, this agent renews from now on what an earlier one
-    // left.
+    // A running agent goes on renewing its verdicts until this one is ready. Without a running agent, this one renews from now on what an
+    // earlier one left.
     let bridge = match &held {
         Some(_) => {
             stages.enter("bridge");
@@ -135,7 +135,7 @@ async fn start(
                 biased;
                 taken = taking => taken??,
                 fallen = crew.falls() => return Err(fallen.into()),
-                // The other agent may be asked already: it hears that nobody waits any more.
+                // The other agent may have been asked to hand over already: it learns that nobody waits any more.
                 why = signals.come() => return Ok(Started::Not(why)),
             }
         }
@@ -163,8 +163,9 @@ async fn start(
         why = signals.come() => return Ok(Started::Not(why)),
     }
     stages.enter("routes");
-    // After the tables: what an earlier agent drained from IPVS is only taken up once it is known again which nodes are cut.
-    let taking_out = actors::taking_out(&shared)?;
+    // The drain begins after the tables: what an earlier agent drained from IPVS is taken up only once it is known again which nodes
+    // are cut.
+    let draining = actors::taking_out(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = tokio::select! {
         biased;
@@ -194,11 +195,11 @@ async fn start(
     crew.task("api", serve(Arc::clone(&server), requests, crew.clone()));
     let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
     let agent =
-        Agent { crew, settings, lock, server, verdicts, store, taking_out, rescuing, notifier, handed_over };
+        Agent { crew, settings, lock, server, verdicts, store, draining, rescuing, notifier, handed_over };
     Ok(Started::Runs(Box::new(agent)))
 }
 
-/// What is found out before anything is opened, and who goes on to follow it.
+/// The facts that are found out before anything is opened, and the parts that go on to follow them.
 struct Seen {
     source: Followed,
     present: Present,
@@ -227,7 +228,7 @@ impl Seen {
 }
 
 impl Agent {
-    /// Runs until somebody asks for the end, or somebody fell.
+    /// Runs until the agent is told to end, or until a thread or task has fallen.
     async fn run(self, signals: &mut Signals) -> anyhow::Result<()> {
         let Self {
             crew,
@@ -236,19 +237,19 @@ impl Agent {
             server,
             verdicts,
             store,
-            taking_out,
+            draining,
             rescuing,
             notifier,
             handed_over,
         } = self;
         let ended = tokio::select! {
-            // In this order: what ends once the end was asked for is no fault.
+            // The order matters: a thread that ends once the agent was told to end is no fault.
             biased;
             why = signals.come() => Ok(why),
             () = handed_over.cancelled() => Ok("another agent takes over"),
             () = lost(&server, &lock, &settings.run_dir) => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
             fallen = crew.falls() => match is_lost(&server, &lock, &settings.run_dir) {
-                // The thread or task that noticed it first.
+                // A thread or task noticed first that files are gone.
                 true => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
                 false => Err(fallen.into()),
             },
@@ -256,15 +257,15 @@ impl Agent {
         crew.end();
         // A service manager counts the time of the end from now on.
         drop(notifier);
-        drop(taking_out);
+        drop(draining);
         drop(rescuing);
-        // Before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
+        // This comes before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
         drop(verdicts);
         store.end(WIND_UP);
         crew.wind_up(WIND_UP).await;
         // The socket goes before the lock: whoever has the lock may take what lies there for stale.
         server.remove();
-        // This also covers what fell on the way to the end: its work was not done.
+        // This also covers a thread or task that fell on the way to the end: its work was not done.
         let ended = match crew.fallen() {
             Some(fallen) if ended.is_ok() => Err(fallen.into()),
             _ => ended,
@@ -288,8 +289,8 @@ impl Agent {
     }
 }
 
-/// Serves until the agent ends. A client's request that panics ends the agent, as everybody's panic does: what it had in its hands is the agent's, and may be half
-/// changed. What a client sends that is no request is answered, and panics nowhere.
+/// Serves until the agent ends. A request that panics ends the agent, as each panic does: the agent's state may be half changed. Bytes
+/// that are no request are answered, and panic nowhere.
 async fn serve(server: Arc<Server>, requests: Requests, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let serving = server.serve(Arc::new(requests), |talk| crew.errand("api", talk));
@@ -300,10 +301,10 @@ async fn serve(server: Arc<Server>, requests: Requests, crew: Crew) -> anyhow::R
     Ok(())
 }
 
-/// Waits until the first tables were written, or could not be, and until all is in the maps that follows from it.
+/// Waits until the first tables were written, or could not be, and until all that follows from them is in the maps.
 async fn tables_written(tables: &watch::Receiver<TablesRow>, verdicts: &Inbox) {
     let mut tables = tables.clone();
-    // Closed where the thread ended: then the agent does.
+    // The channel is closed where the thread ended: then the agent ends too.
     let _ended = tables.wait_for(|row| row.tries > 0).await.is_err();
     let _ended = verdicts.settled().await.is_err();
 }
@@ -313,7 +314,7 @@ fn is_lost(server: &Server, lock: &Lock, run_dir: &Path) -> bool {
     !(server.is_there() && lock.is_in(run_dir))
 }
 
-/// Returns once somebody removed one of these.
+/// Returns once somebody removed the socket or the run folder.
 async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
     while !is_lost(server, lock, run_dir) {
         tokio::time::sleep(LOOK_FOR_FILES).await;
@@ -324,7 +325,7 @@ async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
 /// of it. Returns why the agent ends.
 async fn write_down(settings: &Settings, verdicts: &Inbox, lock: &mut Lock) -> anyhow::Error {
     let Settings { run_dir, socket, .. } = settings;
-    // Another agent's folder by now: what it knows is not written over.
+    // The folder may be another agent's by now. What that agent knows is not written over.
     if !lock.is_in(run_dir) {
         match Lock::take(run_dir, ADVICE) {
             Ok(again) => *lock = again,
@@ -334,7 +335,7 @@ async fn write_down(settings: &Settings, verdicts: &Inbox, lock: &mut Lock) -> a
         }
     }
     verdicts.tell(Input::SaveAnew);
-    // One that is under way may lie in the folder that is gone. A disk that hangs does not hold the end up.
+    // A save that is under way may lie in the folder that is gone. A disk that hangs does not hold the end up.
     let _late = tokio::time::timeout(LAST_SAVE, verdicts.saved()).await.is_err();
     anyhow::anyhow!("the socket {} was removed, or all of its folder; start the agent anew", socket.display())
 }

@@ -26,34 +26,35 @@ use crate::{
     report::{Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
 
-/// How long a `flag` that is to wait for the round of challenges does so before it answers without its outcome.
+/// How long a `flag` that is to wait for the round of challenges waits before it answers without the outcome.
 const WAIT_FOR_CHALLENGE: Duration = Duration::from_secs(45);
-/// How long a `flag` of the own node waits at most until its pods' devices are attached to: who attaches may stand still. The verdict waits for them as long again.
+/// How long a `flag` of the own node waits at most until its pods' devices are attached: the task that attaches may stand still. The
+/// verdict waits for these devices as long again.
 const OWN_LOOK: Duration = Duration::from_secs(1);
-/// For how long an audit or a repair is waited for: who asks gives up before, and each that waits takes one of the socket's places.
+/// How long to wait for an audit or a repair. The client gives up sooner, and each request that waits takes one of the socket's places.
 const ANSWERED: Duration = Duration::from_secs(60);
 /// How many uncovered backends a `flag` names.
 const NAMED: usize = 20;
 
-/// What an operator wants of a `flag`.
+/// The wishes of an operator who flags a node.
 struct Flag {
     node: NodeName,
     lasts: Option<Duration>,
     reason: String,
     force: bool,
-    /// Who wants it, in words.
+    /// The requester, in words.
     by: String,
 }
 
-/// Carries out what comes over the socket.
+/// Carries out the requests from the socket.
 pub(super) struct Requests {
-    /// What answers are made of.
+    /// The state that answers show.
     pub(super) shown: Arc<Shown>,
-    /// Who changes claims.
+    /// The thread that changes claims.
     pub(super) verdicts: Arc<Inbox>,
-    /// Who looks at devices.
+    /// The task that looks at devices.
     pub(super) looks: Arc<Looks>,
-    /// Who watches the tables.
+    /// The thread that watches the tables.
     pub(super) audit: audit::Inbox,
     pub(super) crew: Crew,
     /// Cancelled once another agent takes over.
@@ -61,21 +62,21 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Asks the owner of verdicts for something on a node.
+    /// Asks `verdicts` for something on a node.
     async fn ask(&self, command: Command, node: &str) -> Result<Done, Failure> {
         let answer = self.verdicts.ask(command).map_err(Failure::failed)?;
         let answer = answer.await.map_err(|_| Failure::failed(NoAnswer::Ended))?;
         answer.map_err(|refusal| failure(&refusal, node, self.shown.sight.world().view.source))
     }
 
-    /// Answers as soon as the verdict is written and what it follows from lies on the disk, or hangs there for a second; with `wait` once the idle clients were challenged.
-    /// `received` is when the request was read.
+    /// Answers once the verdict is written and the claim lies on the disk, or the disk has hung for a second; with `wait` once the idle
+    /// clients were challenged. `received` is when the request was read.
     async fn flag(&self, flag: Flag, wait: bool, received: Instant) -> Result<FlagReport, Failure> {
         // Instant is CLOCK_MONOTONIC too, but does not show its number.
         let received_ns = monotonic_ns().saturating_sub(received.elapsed().as_nanos() as u64);
         let Flag { node, lasts, reason, force, by } = flag;
         let own = force && node == self.shown.sight.own_node;
-        // Before the verdict, so that what comes after it is cut.
+        // The pods' devices are attached before the verdict, so that packets after the verdict are cut.
         let reaches_own = own.then(|| self.looks.reach_own());
         if own {
             let looks = Arc::clone(&self.looks);
@@ -128,7 +129,7 @@ impl Requests {
             Some(why) => warnings.push(format!("idle clients are not challenged: {why}")),
             None if !wait => report.challenging = true,
             None => match timeout(WAIT_FOR_CHALLENGE, challenging).await {
-                // Nobody asks where the flag was taken back meanwhile.
+                // There is no challenge where the flag was taken back meanwhile.
                 Ok(challenged) => report.challenged = challenged.unwrap_or_default(),
                 Err(_) => {
                     report.challenging = true;
@@ -161,17 +162,17 @@ impl Requests {
         Ok(rows::unflag_report(&self.shown.sight, node, was_flagged, warnings))
     }
 
-    /// Who asks, in words.
+    /// The requester, in words.
     async fn who(&self, peer: Peer, sudo_user: Option<String>) -> Result<String, Failure> {
         who::check(sudo_user.as_deref())?;
         match peer.uid {
-            // Nothing is read for it.
+            // No file is read for root's name.
             0 => Ok(who::name(peer, sudo_user.as_deref())),
             _ => self.blocking(move |_| who::name(peer, sudo_user.as_deref())).await,
         }
     }
 
-    /// Runs what may block on a thread of its own.
+    /// Runs work that may block, on a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shown) -> T + Send + 'static,
@@ -181,7 +182,7 @@ impl Requests {
     }
 }
 
-/// Waits for what somebody was asked for.
+/// Waits for the answer to a request.
 async fn answered<T>(asked: Result<oneshot::Receiver<T>, impl Display>) -> Result<T, Failure> {
     let answer = asked.map_err(Failure::failed)?;
     let answer = timeout(ANSWERED, answer).await.map_err(|_| Failure::failed(NoAnswer::StandsStill))?;

@@ -19,9 +19,9 @@ use nodefence_common::{Config, config_flags};
 /// Which devices to attach to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceChoice {
-    /// These.
+    /// Devices to attach to, by name.
     pub names: Vec<String>,
-    /// And those by which packets to nodes and backends leave.
+    /// Whether to attach also to the devices by which packets to nodes and backends leave.
     pub auto: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct InterfaceChoice {
 pub struct AuditSettings {
     /// After how long a difference is a fault.
     pub fault_after: Duration,
-    /// What is mended without being asked.
+    /// The kinds that are mended without a request.
     pub repair: BTreeSet<Kind>,
     /// Virtual addresses of others, as kube-proxy's `ipvs.excludeCIDRs`.
     pub excluded: Vec<Cidr>,
@@ -62,13 +62,13 @@ pub struct Settings {
     pub max_view_age: Option<Duration>,
     /// Whether to cut where something else than kube-proxy forwards Services.
     pub force: bool,
-    /// What senders are told.
+    /// How senders of cut packets are answered.
     pub answer: Answer,
-    /// What the operator says of kube-proxy's mode.
+    /// The operator's word on kube-proxy's mode.
     pub proxy: proxy::ProxyChoice,
     /// The conntrack zone of flows to backends; entries of others are left alone.
     pub conntrack_zone: u16,
-    /// Who restores IPVS where this agent is killed.
+    /// The guard, which restores IPVS where this agent is killed.
     pub guard: GuardKind,
     /// How the tables are watched for what differs.
     pub audit: AuditSettings,
@@ -84,7 +84,7 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
-    /// What is logged, and how much was lost.
+    /// The log's filter, and how many lines were lost.
     pub log: Logging,
 }
 
@@ -94,7 +94,7 @@ impl Settings {
         Policy { own_node, mode: self.mode, answer: self.answer }
     }
 
-    /// The settings that the owner of verdicts must know.
+    /// The settings that `verdicts` must know.
     pub(super) fn told(&self, own: NodeName) -> Told {
         Told {
             own,
@@ -107,7 +107,7 @@ impl Settings {
         }
     }
 
-    /// What the kernel programs are to be configured with, after what was found.
+    /// The configuration of the kernel programs, by the findings of the probes.
     pub(super) fn config(&self, findings: &Findings) -> Config {
         let mut config = self.options.config;
         config.flags &= !config_flags::INJECT;

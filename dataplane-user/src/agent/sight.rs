@@ -1,4 +1,5 @@
-//! What everybody of the agent's may know: it is read and never changed, and no lock is taken for it. All else has one owner, who is given it at the start.
+//! The state that every actor may read, without a lock. An actor that reads it never changes it. All other state has one owner,
+//! which gets it at the start.
 
 use std::sync::Arc;
 
@@ -11,24 +12,24 @@ use crate::{
     plan::{Mode, Policy},
 };
 
-/// Cheap to clone.
+/// The state that every actor may read. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Sight {
-    /// How the agent runs.
+    /// The agent's settings.
     pub(super) settings: Arc<Settings>,
-    /// The node that it runs on.
+    /// The node that the agent runs on.
     pub(super) own_node: NodeName,
-    /// What it knows and holds.
+    /// What the agent knows and holds.
     pub(super) world: Reader,
 }
 
 impl Sight {
-    /// What the agent knows and holds at this moment. Waits for nobody.
+    /// What the agent knows and holds at this moment. Never blocks.
     pub(super) fn world(&self) -> Arc<World> {
         self.world.now()
     }
 
-    /// As what claims are carried out at most at this moment.
+    /// The mode at this moment: what is done about a claim at most.
     pub(super) fn mode(&self) -> Mode {
         self.world().held.mode
     }

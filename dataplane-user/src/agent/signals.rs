@@ -1,14 +1,14 @@
-//! The signals that ask for the end.
+//! The signals that end the agent.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask for the end. Taken from the first moment on: the first process of a container does not get those that it has no handler for
-/// (pid_namespaces(7)), and one that comes while the agent starts is not lost.
+/// The signals that end the agent. They have handlers from the first moment on: the first process of a container does not get
+/// signals that it has no handler for (pid_namespaces(7)), and a signal that comes while the agent starts is not lost.
 pub(super) struct Signals {
     term: Signal,
     int: Signal,
-    /// Its terminal was closed.
+    /// The agent's terminal was closed.
     hup: Signal,
 }
 
@@ -19,6 +19,7 @@ impl Signals {
         Ok(Self { term: of(term)?, int: of(int)?, hup: of(hup)? })
     }
 
+    /// Waits for a signal. Returns its name.
     pub(super) async fn come(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
@@ -27,7 +28,7 @@ impl Signals {
         }
     }
 
-    /// Whether one came already.
+    /// The name of a signal that has already come.
     pub(super) async fn came(&mut self) -> Option<&'static str> {
         tokio::select! {
             biased;

@@ -1,11 +1,11 @@
-//! Work for a thread, put down by others. Newer work takes the place of older, and nobody waits for it to be done.
+//! Work for a thread, put in by others. Newer work takes the place of older, and nobody waits until it is done.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-/// The work. Its default is nothing.
+/// The work for one thread. The default is no work.
 #[derive(Default)]
 pub(super) struct Slot<T> {
     work: Mutex<T>,
@@ -23,7 +23,7 @@ impl<T: Default> Slot<T> {
         self.rung.notify_one();
     }
 
-    /// For its thread alone: takes all work as soon as there is some, or nothing after so long.
+    /// For that thread alone: takes all work as soon as there is some, or none after `longest`.
     pub(super) fn take(&self, longest: Duration, is_something: impl Fn(&T) -> bool) -> T {
         let work = self.work();
         let waited = self.rung.wait_timeout_while(work, longest, |work| !is_something(work));

@@ -15,16 +15,16 @@ use crate::{
     source::Objects,
 };
 
-/// Who says which nodes, backends and Services exist.
+/// The source that says which nodes, backends and Services exist.
 #[derive(Debug)]
 pub enum Source {
-    /// The cluster file that lies there. It is taken as a whole or not at all.
+    /// The cluster file at this path. It is taken as a whole or not at all.
     File(PathBuf),
-    /// Objects that come one by one. Those that conflict are left out, and are told.
+    /// Objects that come one by one. Objects that conflict are left out and reported.
     Objects(Objects),
 }
 
-/// A source of which a first view is known.
+/// A source whose first view is known.
 pub(super) struct Followed(Kind);
 
 enum Kind {

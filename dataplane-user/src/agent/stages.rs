@@ -1,19 +1,19 @@
-//! In which stages an agent starts. A start that fails says in which one. Each needs what those before it did:
-//! - `checks`: what can be known before anything is touched.
-//! - `lock`: the run folder's.
+//! The stages in which an agent starts. A start that fails says in which one. Each stage needs what those before it did:
+//! - `checks`: what can be checked before anything is touched.
+//! - `lock`: the lock of the run folder is taken.
 //! - `bridge`: what an earlier agent left is renewed from now on.
-//! - `view`: who exists, which node this is, what this kernel does and how kube-proxy forwards.
+//! - `view`: which nodes exist, which of them this is, what this kernel does and how kube-proxy forwards.
 //! - `dataplane`: programs and maps; verdicts and tables as the view wants them.
 //! - `routes`: devices are attached to.
-//! - `actors`: all others begin.
-//! - `serving`: requests are heard.
+//! - `actors`: all other actors begin.
+//! - `serving`: requests are answered.
 //!
-//! Where an agent runs already it is left alone until the third: all that can keep this one from running is found out before, and the other one's lock and the renewal of its verdicts are
-//! taken over after `view`.
+//! Where an agent runs already, `lock` and `bridge` come after `view`. The other agent is left alone until then: all that can keep this
+//! one from running is found out before its lock and the renewal of its verdicts are taken over.
 
 use std::time::Instant;
 
-/// How far a start is. Dropped before [`Self::over`], it tells the log where the start ended.
+/// How far a start is. Where this is dropped before [`Self::over`], the log says in which stage the start failed.
 pub(super) struct Stages {
     now: &'static str,
     since: Instant,

@@ -1,5 +1,6 @@
-//! What pins clients to a flagged node where kube-proxy forwards by nftables or iptables: its affinity, and conntrack's entries. Its rules are never
-//! touched, and they go on listing the node's endpoints; so what they pin anew is deleted again as long as the flag holds.
+//! Deletes what keeps clients at a flagged node where kube-proxy forwards by nftables or iptables: kube-proxy's affinity, and conntrack
+//! entries. kube-proxy's rules are never touched, and go on naming the node's endpoints. So affinity and flows that become stale anew are
+//! deleted again as long as the flag holds.
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use super::{
@@ -21,7 +22,7 @@ const TRIES: u32 = 8;
 /// Whether TCP packets in the middle of a flow may begin an entry.
 const LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
 
-/// What it takes to delete stale flows.
+/// The parts of the agent that deleting stale flows needs.
 #[derive(Clone)]
 pub(super) struct StaleFlows {
     pub(super) sight: Sight,
@@ -38,10 +39,10 @@ pub(super) fn mode(sight: &Sight) -> Option<Mode> {
     (world.held.mode == plan::Mode::Enforce).then_some(mode)
 }
 
-/// What is to be deleted: backends of flagged nodes except those that are exempt, their view, and their verdicts.
+/// Whose flows are to be deleted: backends of flagged nodes except those that are exempt, with their view and their verdicts.
 pub(super) struct Flagged {
     view: Arc<ClusterView>,
-    /// By their node's place in `nodes`.
+    /// Each with its node's place in `nodes`.
     backends: Backends<usize>,
     nodes: Vec<Bears>,
 }
@@ -50,21 +51,22 @@ pub(super) struct Flagged {
 #[derive(PartialEq, Eq)]
 struct Bears {
     name: NodeName,
-    /// Where its entry is, and since when (CLOCK_MONOTONIC, ns) it has borne its verdict without a break.
+    /// Where the node's entry is.
     slot: Slot,
+    /// Since when (CLOCK_MONOTONIC, ns) the node has borne its verdict without a break.
     since: u64,
 }
 
 impl Bears {
-    /// Whether it bears the same verdict still. Where it was flagged no more in between, a client may have connected to it, and by its entry alone the answers
-    /// reach it.
+    /// Whether the node still bears the same verdict. Where it was unflagged in between, a client may have connected to it, and answers
+    /// reach that client by the flow's entry alone.
     fn holds(&self, world: &World) -> bool {
         world.bearer(&self.name).is_some_and(|bearer| bearer.slot == self.slot && bearer.since == self.since)
     }
 }
 
 impl Flagged {
-    /// Of those nodes that are cut now and pass; nothing where there is none.
+    /// The backends of all `wanted` nodes that are cut now; `None` where there are none.
     pub(super) fn of(sight: &Sight, wanted: impl Fn(&NodeName) -> bool) -> Option<Self> {
         let world = sight.world();
         let mut backends = Backends::new();
@@ -78,7 +80,7 @@ impl Flagged {
         (!backends.is_empty()).then(|| Self { view: Arc::clone(&world.view), backends, nodes })
     }
 
-    /// Their nodes.
+    /// The flagged nodes.
     pub(super) fn names(&self) -> impl Iterator<Item = &NodeName> {
         self.nodes.iter().map(|node| &node.name)
     }
@@ -88,7 +90,7 @@ impl Flagged {
         self.nodes == other.nodes && self.backends == other.backends
     }
 
-    /// Leaves out flows of nodes that do not bear the same verdict any more. Without flows: whether all do.
+    /// Leaves out flows of nodes that do not bear the same verdict any more. Returns whether flows are left, or all nodes still bear theirs.
     fn keep_to(&self, world: &World, flows: &mut Vec<Flow>) -> bool {
         let holds: Vec<bool> = self.nodes.iter().map(|node| node.holds(world)).collect();
         flows.retain(|flow| self.backends.of_flow(flow).is_some_and(|node| holds[*node]));
@@ -99,7 +101,7 @@ impl Flagged {
         self.backends.of(socket.ip().into(), socket.port(), protocol.number()).is_some()
     }
 
-    /// The endpoints of Services with affinity among them.
+    /// The endpoints of Services with affinity among the backends.
     fn affinity(&self) -> Affinity<'_> {
         let mut known = Affinity::default();
         let services = self.view.services.iter().flatten().filter(|service| service.affinity.is_some());
@@ -110,19 +112,19 @@ impl Flagged {
         known
     }
 
-    /// Takes the clients from the affinity of these endpoints.
+    /// Deletes the clients' affinity to these endpoints.
     pub(super) fn unstick(&self, mode: Mode) -> Result<proxy::Flushed, proxy::Error> {
         proxy::flush(mode, &|protocol, socket| self.contains(protocol, socket), &self.affinity())
     }
 
-    /// Deletes what the kernel deletes by filter; gives of which backends entries are to be listed and deleted one by one.
+    /// Deletes entries that the kernel deletes by filter. Returns the backends whose entries are to be listed and deleted one by one.
     fn delete_by_filter(
         &self,
         ours: &StaleFlows,
         which: Protocols,
     ) -> Result<(Deleted, Arc<Backends<()>>), String> {
         if ours.rescue.takes() {
-            // By which backends they are remembered must be known.
+            // Rescue remembers each entry before it is deleted, so all entries must be listed.
             return Ok((Deleted::default(), Arc::new(self.backends.at(|_| true))));
         }
         let by_filter = ours.sight.world().findings.by_filter();
@@ -136,7 +138,7 @@ impl Flagged {
     fn delete_listed(&self, ours: &StaleFlows, listed: &[Dump]) -> Result<Deleted, String> {
         let may = |flows: &mut Vec<Flow>| {
             if ours.rescue.takes() {
-                // A packet that is handed over just now is rescued by its entry, or by what is known of it.
+                // A packet that is handed over just now is rescued by its entry, or by what is remembered of the entry.
                 ours.rescue.remember(flows);
             }
             self.keep_to(&ours.sight.world(), flows)
@@ -152,7 +154,7 @@ impl Flagged {
         Ok(done)
     }
 
-    /// As one listing has it. `delete_by_filter` and `delete_listed`, with the listing in between.
+    /// Deletes by filter, lists the rest once, and deletes what was listed.
     pub(super) fn delete(&self, ours: &StaleFlows, which: Protocols) -> Result<Deleted, String> {
         let (mut done, rest) = self.delete_by_filter(ours, which)?;
         let wanted = of_backends(&rest, Some(which));
@@ -164,8 +166,8 @@ impl Flagged {
     }
 }
 
-/// What is to be deleted of nodes whose clients are about to be challenged. Affinity is deleted already, and so is what the kernel deletes
-/// by filter.
+/// The deletion of stale flows of nodes whose clients are about to be challenged. Affinity is deleted already, and so are the entries that
+/// the kernel deletes by filter.
 pub(super) struct Begun {
     flagged: Flagged,
     row: StaleRow,
@@ -173,7 +175,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// What must be listed for the rest.
+    /// The flows that must be listed for the rest.
     pub(super) fn wanted(&self) -> Vec<(Family, WantedFlow)> {
         match &self.filtered {
             Ok((done, rest)) if !done.stopped => of_backends(rest, Some(Protocols::Datagrams)),
@@ -242,7 +244,8 @@ impl StaleFlows {
             return;
         }
         let done = match sysctl::number(LOOSE) {
-            // Without its entry the flow's next packet would be INVALID and dropped by kube-proxy; with it the cut resets it.
+            // Without its entry the flow's next packet would be INVALID, and kube-proxy would drop it. With the entry the packet
+            // meets the cut, and is answered with a RST.
             Some(0) => Err("TCP entries stay: net.netfilter.nf_conntrack_tcp_loose is 0".to_owned()),
             _ => self.delete(nodes, Protocols::Tcp),
         };
@@ -257,8 +260,8 @@ impl StaleFlows {
         }
     }
 
-    /// Deletes entries of those of these nodes that are flagged. Where one is unflagged before filters are used, deleting begins anew with
-    /// the others.
+    /// Deletes entries of the flagged nodes among `nodes`. Where one is unflagged before filters are used, deleting begins anew with the
+    /// others.
     fn delete(&self, nodes: &BTreeSet<NodeName>, which: Protocols) -> Result<Deleted, String> {
         let mut done = Deleted::default();
         for _ in 0..TRIES {

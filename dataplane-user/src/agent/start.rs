@@ -1,4 +1,4 @@
-//! How an agent begins: what an earlier one left is renewed first, and all else is opened over it.
+//! How an agent begins. What an earlier agent left is renewed first. All else is opened meanwhile.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,13 +35,13 @@ use crate::{
     report::{Client, ClientError, Request},
 };
 
-/// How long an agent that was asked to hand over may take to answer, or to end where it did not.
+/// How long an agent that was asked to hand over may take to answer, or to end where it does not answer.
 const HAND_OVER: Duration = Duration::from_secs(10);
-/// How long one that handed over may take to end: it ends in any case, and renews its verdicts until its drain is through with what it reads. Large IPVS tables
-/// are read for longer than a minute where others want the processor.
+/// How long an agent that handed over may take to end. It ends in any case, and renews its verdicts until its drain is through with what
+/// it reads. Large IPVS tables are read for longer than a minute where others want the processor.
 const ENDS: Duration = Duration::from_secs(180);
 
-/// What an earlier agent left, and the thread that renews it from the first moment on.
+/// The threads that hold what an earlier agent left: `verdicts` renews it from the first moment on, `store` saves it.
 pub(super) struct Inherited {
     pub(super) verdicts: Verdicts,
     pub(super) store: Store,
@@ -54,9 +54,9 @@ impl Inherited {
         let adopted = FlagStore::new(&settings.run_dir).adopt(now())?;
         records::adopted(&adopted);
         let (writer, pinned) = pinned(settings);
-        // The view says which node this is.
+        // The own node is not known before the view.
         let told = settings.told(NodeName::default());
-        // Before anything is renewed: what an earlier agent cut by `--force` may be left.
+        // This must be known before anything is renewed: verdicts that an earlier agent wrote by `--force` may be left.
         let replacement = proxy::replacement();
         let enforcer = Enforcer::bridge(pinned, adopted.saved, told, replacement, now());
         let work = Arc::new(Slot::default());
@@ -68,7 +68,7 @@ impl Inherited {
         Ok(Self { verdicts, store })
     }
 
-    /// The source was read: what it flags is renewed too.
+    /// Tells what the source flags, once the source was read: these claims are renewed too.
     pub(super) fn know_flags(&self, view: &ClusterView) {
         let claims = flags_of(view);
         self.verdicts.inbox.tell(Input::Replace { source: Source::File, claims });
@@ -121,7 +121,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     Ok(lock)
 }
 
-/// What was found out before anything was opened.
+/// The facts that were found out before anything was opened.
 pub(super) struct Known {
     pub(super) own_node: NodeName,
     pub(super) view: Arc<ClusterView>,
@@ -129,20 +129,20 @@ pub(super) struct Known {
     pub(super) proxy: Judgement,
 }
 
-/// What lies open, for those who are to have it.
+/// All that was opened, for the actors that are to have it.
 pub(super) struct Opened {
     pub(super) shared: Shared,
-    /// How far the thread is that writes tables.
+    /// How far the thread that writes tables is.
     pub(super) tables: watch::Receiver<TablesRow>,
     pub(super) devices: Attach,
     pub(super) switches: Switches,
     pub(super) events: EventStream,
     pub(super) rescues: Rescues,
-    /// Where it is wanted.
+    /// The log of the programs, where it is wanted.
     pub(super) cut_log: Option<CutLog>,
 }
 
-/// Opens the dataplane, and gives who renewed verdicts so far all that there is to do.
+/// Opens the dataplane, and gives `verdicts`, which has only renewed so far, all that there is to do.
 pub(super) fn open(
     mut settings: Settings,
     known: Known,
@@ -158,7 +158,7 @@ pub(super) fn open(
     // Nothing was written yet.
     let first = builder.take(view, Epoch(0))?;
     let exempt = maps.exempt()?;
-    // Before anything is attached: it writes the maps that devices still read.
+    // The writer is made before anything is attached: it writes the maps that devices still read.
     let writer = Box::new(NodeWriter::new(&devices)?);
     let injector = devices.injector()?;
     let events = devices.events()?;
@@ -188,9 +188,9 @@ pub(super) fn open(
     writes.start(crew)?;
     builder.start(Arc::clone(&builds), Arc::clone(inbox), Arc::clone(beat), crew)?;
     inbox.open(inbox::Opened { own: own_node.clone(), writer, outlets });
-    // What was renewed so far may be a map that devices are about to leave.
+    // The map that was renewed so far may be one that devices are about to leave.
     inbox.tell(Input::Found { nodes, exempt, whole: true });
-    // Once more: the first view may have been waited for.
+    // The replacement is looked up once more: the first view may have been waited for.
     inbox.tell(Input::Replacement(proxy::replacement()));
     let flags = flags_of(&first.view);
     inbox.view(first, Some(flags));

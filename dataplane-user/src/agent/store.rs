@@ -29,10 +29,10 @@ const IDLE: Duration = Duration::from_secs(3600);
 /// A save that takes longer is reported.
 const LONG: Duration = Duration::from_secs(2);
 
-/// What it is to do.
+/// Work for the thread.
 #[derive(Default)]
 pub(super) struct StoreWork {
-    /// This must lie on the disk; its number is for the answer.
+    /// State that must be saved; the number is for the answer.
     pub(super) save: Option<(u64, ToSave)>,
     end: bool,
 }
@@ -43,10 +43,10 @@ impl StoreWork {
     }
 }
 
-/// The thread.
+/// The thread `store`.
 pub(super) struct Store {
     work: Arc<Slot<StoreWork>>,
-    /// What is wrong with the flags file.
+    /// The problem with the flags file.
     pub(super) problem: watch::Receiver<Option<String>>,
     pub(super) writing: Arc<Writing>,
     ended: Receiver<()>,
@@ -57,7 +57,7 @@ pub(super) struct Store {
 pub(super) struct Writing(AtomicU64);
 
 impl Writing {
-    /// What is to be told where that takes long.
+    /// The problem that `status` shows where a save takes long.
     pub(super) fn problem(&self, now: u64) -> Option<String> {
         let since = Some(self.0.load(Ordering::Relaxed)).filter(|since| *since > 0)?;
         let writing = Duration::from_nanos(now.saturating_sub(since));
@@ -71,7 +71,7 @@ impl Writing {
 }
 
 impl Store {
-    /// Starts it. `problem`: what was wrong with the file that an earlier agent left; it is told until somebody is flagged again.
+    /// Starts the thread. `problem`: what was wrong with the file that an earlier agent left; it is shown until a node is flagged again.
     pub(super) fn start(
         run_dir: &Path,
         work: &Arc<Slot<StoreWork>>,
@@ -99,7 +99,7 @@ impl Store {
         Ok(Self { work: Arc::clone(work), problem: problem_now, writing, ended })
     }
 
-    /// Ends the thread once its saves lie on the disk; waits for that so long at most.
+    /// Ends the thread once its saves lie on the disk. Waits for `patience` at most.
     pub(super) fn end(self, patience: Duration) {
         self.work.post(|work| work.end = true);
         let _late = self.ended.recv_timeout(patience);
@@ -110,7 +110,7 @@ struct Keeper {
     store: FlagStore,
     work: Arc<Slot<StoreWork>>,
     inbox: Arc<Inbox>,
-    /// Flags that an earlier agent left were lost, and nobody has flagged anybody since.
+    /// Flags that an earlier agent left were lost, and nobody has flagged a node since.
     lost: Option<String>,
     told: watch::Sender<Option<String>>,
     writing: Arc<Writing>,
@@ -134,7 +134,7 @@ impl Keeper {
         self.writing.0.store(monotonic_ns(), Ordering::Relaxed);
         let result = self.store.save(&saved).map_err(|error| error.to_string());
         self.writing.0.store(0, Ordering::Relaxed);
-        // What the cluster's source says comes by itself, and brings nothing back.
+        // Flags of the cluster's source come by themselves, and bring no lost flag back.
         if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
             self.lost = None;
         }

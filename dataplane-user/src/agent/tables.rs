@@ -1,4 +1,5 @@
-//! The thread that writes tables: only what changed, or all of it, which may take seconds, where the content of the maps is not known.
+//! The thread that writes tables. It writes what changed. Where the content of the maps is not known, it writes all, which may take
+//! seconds.
 
 use std::sync::Arc;
 
@@ -16,27 +17,27 @@ use crate::{
     enforce::{InMaps, Input, TablesPlan},
 };
 
-/// What became of tables, for `status`.
+/// The outcome of writes and comparisons, for `status`.
 #[derive(Clone, Default)]
 pub(super) struct TablesRow {
     /// How often tables were written, or failed to be.
     pub(super) tries: u64,
-    /// What the last successful write did.
+    /// The report of the last successful write.
     pub(super) report: WriteReport,
-    /// What comparisons gave.
+    /// The outcome of comparisons.
     pub(super) compared: ComparedRow,
 }
 
-/// Writes tables, holds the maps against them, and tells what became of that.
+/// Writes tables, compares the maps with them, and tells the outcome.
 pub(super) struct Tables {
-    /// Where they are written.
+    /// The maps that tables are written to.
     pub(super) maps: TableMaps,
-    /// What is known of that.
+    /// The entries that are known to be in the maps.
     pub(super) in_maps: InMaps,
     pub(super) work: Arc<Slot<TablesWork>>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) row: watch::Sender<TablesRow>,
-    /// Holds all of it against that now and then.
+    /// Compares all of the maps with `in_maps` now and then.
     pub(super) comparing: Comparing,
     /// How many backends fit, for the log.
     pub(super) max_backends: u32,

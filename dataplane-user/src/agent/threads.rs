@@ -1,5 +1,5 @@
 //! The one place where the agent's threads and tasks begin. Each has a name, which `ps` shows, and is watched. Where one panics, or ends
-//! though it is to go on as long as the agent, the log is told which, and the agent ends in order: nobody else would do its work, and
+//! though it is to go on as long as the agent, the log says which, and the agent ends in order: nobody else would do its work, and
 //! `status` would go on to show what it last did.
 
 use std::{
@@ -21,19 +21,19 @@ use crate::sched;
 /// The nice value of threads that do little and that senders wait for.
 const PRECEDENCE: i32 = -20;
 
-/// What the threads of the runtime are called while they do nobody's work.
+/// The name of the runtime's threads while they bear no other.
 const WORKER: &str = "nodefence-rt";
 
 /// Which thread or task ended, and how. Names are those that `ps` shows, of 15 bytes at most.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fallen {
-    /// It panicked, and what it had in its hands may be half done.
+    /// The thread or task panicked, and its work may be half done.
     #[error("`{0}` panicked; see above")]
     Panicked(&'static str),
-    /// It gave up.
+    /// The thread or task gave up.
     #[error("`{0}`: {1}")]
     Failed(&'static str, String),
-    /// It ended without a reason.
+    /// The thread or task ended without a reason.
     #[error("`{0}` ended, which nobody asked for")]
     Ended(&'static str),
 }
@@ -44,52 +44,52 @@ pub(super) enum Priority {
     /// The thread takes its turn. When it wakes up it takes the processor from nobody: the running thread may be one that packets or
     /// requests wait for.
     Batch,
-    /// It takes its turn.
+    /// The thread takes its turn.
     Usual,
     /// Packets wait for the thread where the machine has more to do than processors to do it.
     First,
 }
 
-/// All who do the agent's work.
+/// All threads and tasks of the agent.
 #[derive(Clone, Default)]
 pub(super) struct Crew(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// The agent ends: who goes on for as long as it does is to end too.
+    /// Cancelled once the agent ends: all that go on for as long as the agent are to end too.
     stop: CancellationToken,
-    /// Somebody fell.
+    /// Cancelled once a thread or task has fallen.
     fell: CancellationToken,
-    /// The first of them.
+    /// The first that fell.
     first: OnceLock<Fallen>,
     /// Tasks that go on for as long as the agent does.
     tasks: TaskTracker,
 }
 
 impl Crew {
-    /// For whoever goes on for as long as the agent does.
+    /// Cancelled once the agent ends. For all that go on for as long as the agent.
     pub(super) fn stop(&self) -> CancellationToken {
         self.0.stop.clone()
     }
 
-    /// The agent ends. From now on nobody's end is told, but for a panic.
+    /// The agent ends. From now on the end of a thread or task is no fault, unless it panics.
     pub(super) fn end(&self) {
         self.0.stop.cancel();
     }
 
-    /// Returns once somebody fell.
+    /// Returns once a thread or task has fallen.
     pub(super) async fn falls(&self) -> Fallen {
         self.0.fell.cancelled().await;
-        // Set before.
+        // This was set before.
         self.fallen().unwrap_or(Fallen::Ended("nobody"))
     }
 
-    /// Who fell first.
+    /// The thread or task that fell first.
     pub(super) fn fallen(&self) -> Option<Fallen> {
         self.0.first.get().cloned()
     }
 
-    /// Waits for the tasks that were to end with the agent, so long at most.
+    /// Waits for the tasks that were to end with the agent, for `patience` at most.
     pub(super) async fn wind_up(&self, patience: Duration) {
         self.0.tasks.close();
         let _late = timeout(patience, self.0.tasks.wait()).await;
@@ -98,7 +98,7 @@ impl Crew {
     /// Starts a thread that goes on until the agent ends.
     ///
     /// # Errors
-    /// Where the kernel has no room for it.
+    /// Where the kernel has no room for the thread.
     pub(super) fn thread(
         &self,
         name: &'static str,
@@ -111,7 +111,7 @@ impl Crew {
     /// Starts a thread that works for one other, and ends when that one gives it no more to do.
     ///
     /// # Errors
-    /// Where the kernel has no room for it.
+    /// Where the kernel has no room for the thread.
     pub(super) fn hand(
         &self,
         name: &'static str,
@@ -132,7 +132,7 @@ impl Crew {
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(watch.name.into()).spawn(move || {
-            // It begins with what whoever started it has.
+            // A thread begins with the policy and the nice value of the one that started it.
             match turn {
                 Priority::Batch => take_turns(sched::batch),
                 Priority::Usual => take_turns(|nice| sched::fair(nice, None)),
@@ -170,7 +170,7 @@ impl Crew {
     /// nobody waits for it any more.
     ///
     /// # Errors
-    /// Where it panicked, or the runtime ended before it began.
+    /// Where the work panicked, or the runtime ended before the work began.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -194,21 +194,22 @@ impl Crew {
     }
 
     fn falls_by(&self, fallen: Fallen) {
-        // Others may fall because this one did. Whoever reads the log may stand still: the agent ends all the same.
+        // Only the first is noted: others may fall because of it. The log comes last: its reader may stand still, and the agent ends
+        // all the same.
         let _later = self.0.first.set(fallen.clone());
         self.0.fell.cancel();
         tracing::error!(event = "thread-fell", "{fallen}; the agent ends");
     }
 }
 
-/// How long somebody is to go on.
+/// How long a thread or task is to go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stays {
     WithTheAgent,
     AsLongAsItLikes,
 }
 
-/// Held by whoever works, for as long as that goes on.
+/// Held by a thread or task for as long as it works.
 struct Watch {
     crew: Crew,
     name: &'static str,
@@ -235,7 +236,7 @@ impl Drop for Watch {
     }
 }
 
-/// Has the calling thread bear a name as long as this lives.
+/// Has the calling thread bear a name as long as this value lives.
 struct Named;
 
 impl Named {
@@ -252,7 +253,7 @@ impl Drop for Named {
 }
 
 fn set_name(name: &str) {
-    // Without it `ps` shows another name, and nothing else is lost.
+    // Where this fails `ps` shows another name, and nothing else is lost.
     let _unnamed = CString::new(name).map(|name| prctl::set_name(&name));
 }
 
@@ -284,7 +285,7 @@ fn take_turns(take: impl FnOnce(i32) -> io::Result<()>) {
 /// [`Crew::blocking`], on threads that take their turn.
 ///
 /// # Errors
-/// Where the kernel has no room for them.
+/// Where the kernel has no room for the threads.
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,16 +1,16 @@
-//! How long a thread had a processor: unlike the time that passed, it does not grow where others have the processors.
+//! The processor time of a thread. Unlike elapsed time it does not grow while other threads have the processors.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// What this thread has had of processors.
+/// The processor time that this thread has used.
 pub(super) fn processor_time() -> Duration {
-    // The clock exists on every kernel that can run this; an error cannot come back.
+    // Every kernel that can run the agent has this clock, so there is no error.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-/// Does something, and tells how long this thread had a processor for it.
+/// Does `work`. Returns its result, and the processor time that this thread used for it.
 pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let before = processor_time();
     let done = work();

@@ -21,16 +21,16 @@ pub(super) struct SourceRow {
     pub(super) confirmed: Duration,
     /// Why the file's folder is not watched.
     pub(super) unwatched: Option<String>,
-    /// What reading the source has cost since the agent began to follow it.
+    /// The cost of reading the source since the agent began to follow it.
     pub(super) reading: ReadingRow,
 }
 
 /// Devices as last looked at.
 #[derive(Clone, Default)]
 pub(super) struct RoutesRow {
-    /// The devices that we are attached to, or want to be.
+    /// The devices that are attached, or are wanted.
     pub(super) interfaces: Vec<InterfaceRow>,
-    /// How many backends none of them covers.
+    /// How many backends no attached device covers.
     pub(super) uncovered: usize,
     /// Why the last look failed; the other fields are of the look before.
     pub(super) error: Option<String>,
@@ -40,11 +40,11 @@ pub(super) struct RoutesRow {
 pub(super) struct Rows {
     pub(super) source: watch::Receiver<SourceRow>,
     pub(super) tables: watch::Receiver<TablesRow>,
-    /// What is wrong with the flags file.
+    /// The problem with the flags file.
     pub(super) flags_problem: watch::Receiver<Option<String>>,
-    /// Whether it is being written.
+    /// Whether the flags file is being written.
     pub(super) writing: Arc<Writing>,
     pub(super) routes: watch::Receiver<RoutesRow>,
-    /// What is done about the neighbour entries of flagged nodes.
+    /// The neighbour entries of flagged nodes.
     pub(super) neighbours: watch::Receiver<Vec<NeighbourRow>>,
 }

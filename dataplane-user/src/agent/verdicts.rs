@@ -1,4 +1,4 @@
-//! The thread that owns verdicts. It drives the [`Enforcer`], and alone writes nodes' entries and exemptions. It does map writes and
+//! The thread that owns verdicts. It drives the [`Enforcer`]. It alone writes nodes' entries and exemptions. It does map writes and
 //! nothing else: no disk, log or socket holds it up.
 
 use std::{
@@ -31,21 +31,21 @@ use crate::{
     flags::now,
 };
 
-/// Where it begins.
+/// The parts of the agent that the thread gets at its beginning.
 pub(super) struct Beginning {
     /// Knows what an earlier agent left.
     pub(super) enforcer: Enforcer,
-    /// Renews that.
+    /// Renews what an earlier agent left.
     pub(super) writer: Box<dyn Writer>,
-    /// What is to be saved.
+    /// Takes what is to be saved.
     pub(super) store: Arc<Slot<StoreWork>>,
-    /// What is to be said in the log.
+    /// Takes what is to be said in the log.
     pub(super) lines: SyncSender<Line>,
-    /// Learns where the thread ends though nobody asked for it.
+    /// Learns where the thread ends though the agent does not.
     pub(super) crew: Crew,
 }
 
-/// The thread.
+/// The thread `verdicts`.
 pub(super) struct Verdicts {
     pub(super) inbox: Arc<Inbox>,
     pub(super) beat: Arc<Beat>,
@@ -79,7 +79,8 @@ impl Verdicts {
             told: Told::default(),
             ending: false,
         };
-        // The threads that rescue and drain have precedence too: on one processor they would hold up the thread that they follow.
+        // This thread has precedence because the threads that rescue and drain have it: on one processor they would hold up the
+        // thread that they follow.
         let thread = crew.thread("verdicts", Priority::First, move || {
             driver.run();
             Ok(())
@@ -91,7 +92,7 @@ impl Verdicts {
 impl Drop for Verdicts {
     /// Verdicts are renewed once more, so that the next agent has their whole lifetime. Nothing is written any more once this returns.
     fn drop(&mut self) {
-        // Without it nobody goes on.
+        // The agent ends with this thread.
         self.crew.end();
         self.inbox.end();
         if let Some(thread) = self.thread.take() {
@@ -117,14 +118,14 @@ struct Driver {
     lost: u64,
     inbox: Arc<Inbox>,
     beat: Arc<Beat>,
-    /// Once the tables are open.
+    /// Set once the tables are open.
     outlets: Option<Open>,
     /// Those who wait for an answer, by ticket.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     tickets: u64,
     /// Those who wait until all is carried out.
     settling: Vec<oneshot::Sender<()>>,
-    /// Those who wait until all claims are saved that were held then.
+    /// Those who wait until all claims are saved, by the number of the save that has them.
     saving: Vec<(u64, oneshot::Sender<()>)>,
     /// When (CLOCK_MONOTONIC, ns) this pass began.
     begun: u64,
@@ -207,7 +208,7 @@ impl Driver {
                     let Opened { own, writer, outlets } = *opened;
                     self.writer = writer;
                     self.enforcer.know_own(own.clone());
-                    // It begins now.
+                    // The drain begins now.
                     let now = now();
                     self.enforcer.handle(Input::DrainAlive(now.mono), now);
                     self.outlets = Some(Open { own, outlets });
@@ -261,7 +262,7 @@ impl Driver {
             }
             Output::Reply(ticket, answer) => {
                 if let Some(waiting) = self.waiting.remove(&ticket.0) {
-                    // Whoever asked may have gone.
+                    // The requester may have gone.
                     let _gone = waiting.send(answer.clone());
                 }
                 return;
@@ -301,8 +302,8 @@ impl Driver {
         self.told = told;
     }
 
-    /// Renews the lease after verdicts were renewed: what is drained from IPVS holds as long as they do. It does so whatever failed: one
-    /// node's failure must not end what is done about the rest.
+    /// Renews the lease after verdicts were renewed: what is drained from IPVS holds as long as verdicts do. The lease is renewed whatever
+    /// failed: one node's failure must not end what is done about the rest.
     fn lease(&mut self, until: u64) {
         if !std::mem::take(&mut self.failed) && !self.troubled {
             self.beat.renew(self.begun);
@@ -318,7 +319,7 @@ impl Driver {
         }
     }
 
-    /// Where there are more lines than can be put into words, some are lost.
+    /// Hands a line to the log. Where there are more lines than can be put into words, some are lost.
     fn record(&mut self, line: Line) {
         if self.lost > 0 && self.lines.try_send(Line::Lost(self.lost)).is_ok() {
             self.lost = 0;

@@ -1,4 +1,4 @@
-//! What readings of the tables gave so far, since when, and when each part is to be read again.
+//! Differences that readings of the tables have shown, since when, and when each part is to be read again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,14 +8,16 @@ use crate::{
     plan::audit::{Found, Kind, Part, State, Tracker},
 };
 
-/// How often each part is read: so many times until a difference is a fault, within these bounds.
+/// How many times each part is read until a difference is a fault, within the next two bounds.
 const READINGS: u32 = 6;
+/// The shortest time between two readings of a part.
 pub(super) const SOONEST: Duration = Duration::from_millis(500);
+/// The longest time between two readings of a part that is read quickly.
 const LATEST: Duration = Duration::from_secs(10);
-/// How much longer the pause is than the reading: 1 % of a processor for each part at most.
+/// How many times as long as a reading the pause after it is at least: 1 % of a processor for each part at most.
 const PAUSE: u32 = 99;
 
-/// What a part had.
+/// The outcome of reading a part.
 pub(super) struct Reading {
     /// `None` where the part changed too fast to be read whole.
     pub(super) found: Option<Found>,
@@ -23,14 +25,14 @@ pub(super) struct Reading {
     pub(super) not_looked_at: BTreeMap<Kind, String>,
 }
 
-/// What was seen so far.
+/// All that readings have shown so far.
 pub(super) struct Watch {
     pub(super) tracker: Tracker,
     /// When each part is to be read again.
     due: BTreeMap<Part, Duration>,
     /// Kinds that nothing is known of, and why.
     pub(super) not_looked_at: BTreeMap<Kind, String>,
-    /// Faults that the log was told of.
+    /// How many faults of each kind were there when the log was last told.
     told: BTreeMap<Kind, usize>,
 }
 
@@ -40,7 +42,7 @@ pub(super) fn now() -> Duration {
 }
 
 impl Watch {
-    /// Nothing was seen yet.
+    /// A watch that has seen nothing yet.
     pub(super) fn new(settings: &AuditSettings) -> Self {
         Self {
             tracker: Tracker::new(settings.fault_after),
@@ -82,13 +84,13 @@ impl Watch {
         Part::ALL.into_iter().filter(|part| self.due.get(part).is_none_or(|due| *due <= now)).collect()
     }
 
-    /// How long nothing is to be read.
+    /// How long until a part is to be read.
     pub(super) fn pause(&self) -> Duration {
         let next = Part::ALL.iter().map(|part| self.due.get(part).copied().unwrap_or_default()).min();
         next.unwrap_or_default().saturating_sub(now())
     }
 
-    /// Tells the log which kinds have faults that had none, and the other way round.
+    /// Logs which kinds have faults that had none, and which have none any more.
     pub(super) fn tell(&mut self) {
         let mut faults: BTreeMap<Kind, usize> = BTreeMap::new();
         for observed in self.tracker.observed(now()).filter(|observed| observed.state == State::Fault) {

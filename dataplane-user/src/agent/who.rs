@@ -1,13 +1,13 @@
-//! Who asks for something, in words: the user whom the kernel names, and the one whom sudo names.
+//! The requester in words: the user that the kernel names, and the user that sudo names.
 
 use crate::report::{ErrorKind, Failure, Peer};
 
-/// A user's name has no more (LOGIN_NAME_MAX, limits.h).
+/// How many bytes a user's name has at most (LOGIN_NAME_MAX, limits.h).
 const LONGEST: usize = 256;
-/// Users of the machine itself. Others are not asked for: whoever knows them may be behind the network that a node hangs on.
+/// The users of the machine itself. No other directory is asked: it may be behind the network that a node hangs on.
 const PASSWD: &str = "/etc/passwd";
 
-/// In words. May read a file, but for root.
+/// The requester in words. May read a file, but not for root.
 pub(super) fn name(peer: Peer, sudo_user: Option<&str>) -> String {
     let users =
         if peer.uid == 0 { String::new() } else { std::fs::read_to_string(PASSWD).unwrap_or_default() };
@@ -26,14 +26,14 @@ fn named(uid: u32, users: &str, sudo_user: Option<&str>) -> String {
     }
 }
 
-/// The name in a line of `/etc/passwd`, if it is that user's (passwd(5)).
+/// The name in a line of `/etc/passwd`, if the line is that user's (passwd(5)).
 fn of_uid(line: &str, uid: u32) -> Option<&str> {
     let mut fields = line.split(':');
     let name = fields.next()?;
     (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
 }
 
-/// Whether it can be a user's name.
+/// Whether `sudo_user` can be a user's name.
 pub(super) fn check(sudo_user: Option<&str>) -> Result<(), Failure> {
     let fits = sudo_user.is_none_or(|user| (1..=LONGEST).contains(&user.len()));
     fits.then_some(()).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! What the agent knows and holds at one moment, for all who only read it.
+//! The world: what the agent knows and holds at one moment. Most actors only read it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     proxy::Judgement,
 };
 
-/// Who has which place in the maps. Views that follow each other share it where it did not change.
+/// The nodes that have a place in the maps. Views that follow each other share this where it did not change.
 pub(super) type Members = Arc<BTreeMap<NodeName, Member>>;
 
 /// Where so many nodes changed, it costs less to look at all of them.
@@ -24,29 +24,30 @@ const FEW: usize = 8;
 
 /// A snapshot of one moment. It never changes: a reader clones the `Arc`.
 ///
-/// A verdict is in it before it is written, and until it has been withdrawn: whoever gets a packet that was cut finds why.
+/// A verdict is in the snapshot before it is in the maps, and until it has been withdrawn from them: whoever gets a packet that was cut
+/// finds why.
 #[derive(Clone)]
 pub(super) struct World {
-    /// What the owner of verdicts made known.
+    /// The snapshot that `verdicts` last made known.
     pub(super) held: Arc<enforce::World>,
-    /// Who exists.
+    /// Which nodes, backends and Services exist.
     pub(super) view: Arc<ClusterView>,
-    /// Where its virtual addresses lead.
+    /// Where the view's virtual addresses lead.
     pub(super) addresses: Arc<VirtualAddresses>,
-    /// When that was read.
+    /// When the view's source was read.
     pub(super) loaded: Now,
-    /// Who has which place in the maps.
+    /// The nodes that have a place in the maps.
     members: Members,
     /// Which device leads to which backend.
     pub(super) coverage: Arc<Coverage>,
     /// How kube-proxy forwards.
     pub(super) proxy: Arc<Judgement>,
-    /// What was found out about this kernel.
+    /// The findings of the probes on this kernel.
     pub(super) findings: Arc<Findings>,
 }
 
 impl World {
-    /// Before the owner of verdicts has made anything known.
+    /// The world before `verdicts` has made anything known.
     pub(super) fn first(view: &NewView, proxy: Judgement, findings: Findings) -> Self {
         Self {
             held: Arc::default(),
@@ -60,7 +61,7 @@ impl World {
         }
     }
 
-    /// Takes over what the owner of verdicts made known.
+    /// Takes over what `verdicts` made known.
     pub(super) fn take(&mut self, held: Arc<enforce::World>) {
         if let Some(view) = &held.view {
             self.view = Arc::clone(&view.view);
@@ -71,12 +72,12 @@ impl World {
         self.held = held;
     }
 
-    /// Who has which place in the maps.
+    /// The nodes that have a place in the maps.
     pub(super) fn members(&self) -> Members {
         Arc::clone(&self.members)
     }
 
-    /// Whether it is these who have their places in the maps; `false` also where they are the same by chance.
+    /// Whether `members` is what this world has; `false` also for equal members of another reading.
     pub(super) fn has_members(&self, members: &Members) -> bool {
         Arc::ptr_eq(&self.members, members)
     }
@@ -96,7 +97,7 @@ impl World {
         named(&self.held.enforced)
     }
 
-    /// Nodes of which is counted what would be cut.
+    /// Nodes for which packets that would be cut are counted.
     pub(super) fn observed(&self) -> impl Iterator<Item = (&NodeName, &Bearer)> {
         named(&self.held.observed)
     }
@@ -106,7 +107,7 @@ impl World {
         self.is_among(node, &self.held.enforced)
     }
 
-    /// Whether what would be cut of the node is counted.
+    /// Whether packets to the node that would be cut are counted.
     pub(super) fn observes(&self, node: &str) -> bool {
         self.is_among(node, &self.held.observed)
     }
@@ -129,8 +130,8 @@ impl World {
         self.enforced().filter_map(|(name, _)| self.view.index(name)).collect()
     }
 
-    /// The same, and nodes that may be cut still, since their verdict could not be withdrawn and lapses. `before`: an earlier moment, and
-    /// who was cut then. Only what changed since is looked at, where that is little.
+    /// As [`Self::enforced_nodes`], and nodes that may be cut still, since their verdict could not be withdrawn and lapses. `before`: an
+    /// earlier moment, and the nodes that were cut then. Only nodes that changed since are looked at, where these are few.
     pub(super) fn cut_nodes(&self, before: Option<(&Self, &NodeSet)>) -> NodeSet {
         let names = || self.enforced().chain(named(&self.held.lapsing)).map(|(name, _)| name);
         if let Some((before, cut)) = before.filter(|(before, _)| self.has_members(&before.members)) {
@@ -142,7 +143,7 @@ impl World {
                 let mut cut = cut.clone();
                 for node in changed {
                     if let Some(index) = self.view.index(node) {
-                        // Not by its place: it may lapse at one that it no longer has.
+                        // Found by name, not by place: a verdict may lapse at a place that its node no longer has.
                         cut.set(index, names().any(|name| name == node));
                     }
                 }
@@ -176,37 +177,37 @@ fn named(bearers: &Bearers) -> impl Iterator<Item = (&NodeName, &Bearer)> {
     bearers.iter().filter_map(|bearer| Some((bearer.name.as_ref()?, bearer)))
 }
 
-/// Reads it. Waits for nobody.
+/// Reads the world. Never blocks.
 #[derive(Clone)]
 pub(super) struct Reader(watch::Receiver<Arc<World>>);
 
 impl Reader {
-    /// As of now.
+    /// The world as of now.
     pub(super) fn now(&self) -> Arc<World> {
         Arc::clone(&self.0.borrow())
     }
 }
 
-/// Makes it known. Several change it, each a part of its own.
+/// Makes the world known. Several actors change it, each a part of its own.
 pub(super) struct Published(watch::Sender<Arc<World>>);
 
 impl Published {
-    /// Beginning with this.
+    /// Begins with this world.
     pub(super) fn new(world: World) -> Self {
         Self(watch::Sender::new(Arc::new(world)))
     }
 
-    /// For whoever only reads.
+    /// A reader of the world.
     pub(super) fn reader(&self) -> Reader {
         Reader(self.0.subscribe())
     }
 
-    /// As of now. Waits for nobody.
+    /// The world as of now. Never blocks.
     pub(super) fn now(&self) -> Arc<World> {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Changes a part of it.
+    /// Changes a part of the world.
     pub(super) fn change(&self, change: impl FnOnce(&mut World)) {
         let mut before = None;
         self.0.send_modify(|world| {
@@ -214,7 +215,7 @@ impl Published {
             change(&mut next);
             before = Some(std::mem::replace(world, Arc::new(next)));
         });
-        // Whatever it alone held is freed here, where nobody waits for it.
+        // What the old world alone held is freed here, where nobody waits for it.
         drop(before);
     }
 }
@@ -230,12 +231,12 @@ pub(super) mod tests {
         plan::{Answer, Indices, Mode, Policy},
     };
 
-    /// A world of so many nodes, `a` and those that follow, in which nobody is claimed.
+    /// A world of `count` nodes, `a` and those that follow, in which no node is claimed.
     pub(in super::super) fn nodes(count: u8) -> World {
         of(&(b'a'..b'a' + count).map(char::from).collect::<Vec<_>>())
     }
 
-    /// A world of these nodes, in which nobody is claimed.
+    /// A world of these nodes, in which no node is claimed.
     fn of(names: &[char]) -> World {
         let node = |(at, name): (usize, &char)| format!("- {{name: {name}, address: 10.0.0.{}}}\n", at + 1);
         let nodes: String = names.iter().enumerate().map(node).collect();
@@ -254,7 +255,7 @@ pub(super) mod tests {
         world
     }
 
-    /// The same world in which the nodes of these bits are cut, or lapse.
+    /// The same world, in which verdicts on the nodes of these bits are enforced, or lapse.
     fn cut(world: &World, enforced: u32, lapsing: u32) -> World {
         let names: Vec<&NodeName> = world.members.keys().collect();
         let bearers = |bits: u32| -> Bearers {

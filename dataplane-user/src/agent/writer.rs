@@ -1,4 +1,4 @@
-//! Who writes verdicts and what is exempt: the kernel's maps, or a test's.
+//! The writer of verdicts and exemptions: to the kernel's maps, or to a test's.
 
 use nodefence_common::{NodeEntry, PortKey};
 
@@ -15,11 +15,12 @@ pub(super) trait Writer: Send {
     fn exempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
     /// Has a port cut though its address is exempt.
     fn except(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// Removes either of these two.
+    /// Removes an entry of either kind.
     fn unexempt(&mut self, key: &PortKey) -> Result<(), dataplane::Error>;
-    /// What was drained from IPVS holds up to `until` (CLOCK_MONOTONIC, ns); once it has lapsed only where it begins `anew`.
+    /// Prolongs the lease: what was drained from IPVS holds up to `until` (CLOCK_MONOTONIC, ns). A lease that has lapsed is prolonged only
+    /// where it may begin `anew`.
     fn prolong(&mut self, until: u64, anew: bool) -> Result<(), dataplane::Error>;
-    /// No device reads maps of another size any more.
+    /// Stops writing maps of another size, which no device reads any more.
     fn forget_old(&mut self);
 }
 
@@ -49,7 +50,7 @@ impl Writer for NodeWriter {
     }
 }
 
-/// Where nothing is pinned there is nothing to renew.
+/// The writer where nothing is pinned: there is nothing to renew.
 pub(super) struct Nowhere;
 
 impl Writer for Nowhere {

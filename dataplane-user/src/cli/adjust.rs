@@ -1,4 +1,4 @@
-//! Settings of an agent that runs, for people.
+//! The settings of a running agent as text, for people.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use crate::{
     report::{Adjusted, ModeReport},
 };
 
-/// Who has root do it: sudo says so (sudo(8)).
+/// The user who runs this command by sudo, which sets the variable SUDO_USER (sudo(8)).
 pub(super) fn sudo_user() -> Option<String> {
     std::env::var("SUDO_USER").ok().filter(|user| (1..=256).contains(&user.len()))
 }
@@ -17,7 +17,7 @@ fn changed_by(by: &ChangedBy) -> String {
     printable(&format!("by {} at {}", by.by, by.at))
 }
 
-/// Who changed it, where anybody did.
+/// The value that a command set, and who set it. `None` where no command did.
 pub(super) fn changed(row: &Adjusted<impl Display>) -> Option<String> {
     let by = row.changed.as_ref()?;
     Some(format!("set to {} {}; started with {}", row.set, changed_by(by), row.started))
@@ -28,12 +28,12 @@ fn setting(row: &Adjusted<impl Display>, holds: impl Display) -> String {
     format!("{holds}\n{changed}")
 }
 
-/// For `mode`.
+/// The text of `mode`.
 pub(super) fn mode(report: &ModeReport) -> String {
     setting(&report.adjusted, report.mode)
 }
 
-/// For `log-level`.
+/// The text of `log-level`.
 pub(super) fn log_level(row: &Adjusted<String>) -> String {
     setting(row, &row.set)
 }

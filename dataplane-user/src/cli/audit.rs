@@ -1,4 +1,4 @@
-//! `audit` and `repair`: what they print and how they end.
+//! The texts and exit codes of `audit` and `repair`.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -11,18 +11,18 @@ use crate::{
     report::{AuditReport, Outcome, RepairReport, RepairRow},
 };
 
-/// Faults are findings.
+/// The exit code of `audit`. Faults are findings.
 pub(super) fn audit_exit(report: &AuditReport) -> Exit {
     if report.faults == 0 { Exit::Ok } else { Exit::Findings }
 }
 
-/// What was to be mended and was not is an error.
+/// The exit code of `repair`. A repair that failed is an error.
 pub(super) fn repair_exit(report: &RepairReport) -> Exit {
     let failed = report.rows.iter().any(|row| row.outcome == Outcome::Failed);
     if failed { Exit::Error } else { Exit::Ok }
 }
 
-/// What must be known to believe a report without faults.
+/// The warning that the agent has not watched long enough for a report without faults to mean anything.
 pub(super) fn audit_warnings(report: &AuditReport) -> Vec<String> {
     let fault_after = report.fault_after_seconds;
     let watched = report.kinds.iter().filter_map(|row| row.watched_seconds).min();
@@ -134,7 +134,7 @@ pub(super) fn repair(report: &RepairReport) -> String {
     text
 }
 
-/// What stands before what is done about it, or why nothing is.
+/// The word for an outcome. Behind it stands the repair, or why there is none.
 const fn outcome_text(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Planned => "would fix",

@@ -30,7 +30,7 @@ fn scopes(scopes: &[ScopeRow]) -> String {
     scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A claim beside the flag, shortly.
+/// A short text of a claim beside the flag.
 fn claim_text(claim: &ClaimRow) -> String {
     let standing = match claim.standing {
         ClaimState::Enforced => "enforced".to_owned(),
@@ -56,20 +56,20 @@ fn claim_text(claim: &ClaimRow) -> String {
     text
 }
 
-/// What is claimed of a node beside its flag.
+/// The claims on a node besides its flag.
 fn others(node: &NodeRow) -> impl Iterator<Item = &ClaimRow> {
     let flag = node.flag.as_ref().map(|flag| flag.origin.source());
     node.claims.iter().filter(move |claim| Some(claim.source.as_str()) != flag)
 }
 
-/// The flag of a node and what is claimed of it besides; `None` where there is nothing.
+/// The text of a node's flag and of the other claims on the node. `None` where there are none.
 pub(super) fn all_text(node: &NodeRow) -> Option<String> {
     let texts: Vec<String> =
         node.flag.as_ref().map(flag_text).into_iter().chain(others(node).map(claim_text)).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Who is flagged and claimed: the name and the text of each line. `source`: what says which nodes there are.
+/// The lines for all flagged and claimed nodes: the name and the text of each line. `source`: the name of the source of nodes.
 pub(super) fn held_lines(
     nodes: &[NodeRow],
     flags_unknown: &BTreeMap<NodeName, FlagRow>,
@@ -108,7 +108,7 @@ fn of_unknown_claims(
     of_each.map(move |(node, claim)| ("Claimed", format!("{node} (not in {source}): {}", claim_text(claim))))
 }
 
-/// Who is flagged and claimed of nodes that the view does not have.
+/// The lines for flagged and claimed nodes that the view does not have.
 pub(super) fn unknown_lines(
     flags: &BTreeMap<NodeName, FlagRow>,
     claims: &BTreeMap<NodeName, Vec<ClaimRow>>,
@@ -123,7 +123,7 @@ pub(super) fn has_automatic(nodes: &[NodeRow], claims_unknown: &BTreeMap<NodeNam
     claims.any(|claim| claim.cause != ClaimCause::Operator)
 }
 
-/// What is done about such claims.
+/// The text of what is done about claims that no person made.
 pub(super) fn automatic_text(auto: Auto, limit: &str) -> String {
     format!(
         "{auto}, at most {limit} of all nodes, of each zone and of each pool (claims that no person made)"
@@ -140,7 +140,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// What says which nodes there are, whatever it is called.
+    /// The source of nodes, by any name.
     fn source() -> Origin {
         Origin::Source("lists".to_owned())
     }
@@ -245,7 +245,7 @@ mod tests {
         let flagged = |origin| Some(flag(origin, None, ""));
         assert_eq!(all_text(&node(None, &[])), None);
         let text = |flag, claims: &[ClaimRow]| all_text(&node(flag, claims)).unwrap();
-        // A flag alone reads as it always did.
+        // The claim that is the flag is not told a second time.
         assert_eq!(text(flagged(Origin::Cli), std::slice::from_ref(&cli)), "flagged until unflagged");
         assert_eq!(
             text(flagged(Origin::Cli), &[cli, file.clone(), hung.clone()]),

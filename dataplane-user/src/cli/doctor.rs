@@ -22,7 +22,7 @@ use crate::{
     report::{Beside, ClientError, Effect, GuardRow, Health, IpvsRow, ReplacementRow, Status},
 };
 
-/// Looks at the machine and prints what it finds. An agent that runs knows best where its pins are and who forwards.
+/// Checks the machine and prints the result. Where an agent runs, its own answer says where its pins are and what forwards Services.
 pub(super) fn run(
     format: Format,
     devices: &[String],
@@ -36,7 +36,8 @@ pub(super) fn run(
     let told = running.map(|status| status.proxy.clone());
     let looked = || proxy::replacement().map(|found| ReplacementRow::new(found, Mode::Enforce, false));
     let beside = running.map_or_else(looked, |status| status.replacement.clone());
-    // Conntrack's counters are read a second apart, and what takes its time is done meanwhile. The facts before that: whoever tries programs raises this process' own limits.
+    // Conntrack's counters are read a second apart, and the slow checks run meanwhile. The facts come before the features: trying
+    // programs raises this process's own limits, which are among the facts.
     let counting = Counting::begin();
     let mut facts = Facts::gather(devices, pin_dir)?;
     let features = features();
@@ -48,7 +49,7 @@ pub(super) fn run(
     checks.extend(probed(&findings));
     let judged = || proxy::judge(proxy::ProxyChoice::Auto, &proxy::Facts::gather());
     checks.push(kube_proxy(&told.unwrap_or_else(judged)));
-    // Where the agent observes because of it, that is a warning of its own.
+    // Where the agent only observes because of a replacement, the agent has a warning of its own about that.
     if running.is_none() || beside.as_ref().is_none_or(|row| row.beside != Beside::Observes) {
         checks.push(replacement::check(beside.as_ref()));
     }
@@ -65,12 +66,13 @@ pub(super) fn run(
     Ok(if report.level == Level::Fail { Exit::Findings } else { Exit::Ok })
 }
 
-/// What could not be looked at from here: neither good nor bad.
+/// A check that this process could not make: its result is neither good nor bad.
 fn unknown(name: &str, why: &str) -> Check {
     Check::warn(name, format!("unknown: {why}"), AS_ROOT)
 }
 
-/// What trying each BPF feature gave; `lacking` are the capabilities without which a refusal says nothing of the kernel.
+/// The checks of the BPF features, each of which was tried. `lacking`: the capabilities that this process lacks. Without them a refusal
+/// says nothing about the kernel.
 fn tried(features: Features, lacking: &[&str]) -> Vec<Check> {
     let why = format!("trying it needs {}", lacking.join(", "));
     let check = |there, name, works: &str, otherwise: Check| match there {
@@ -91,7 +93,7 @@ fn tried(features: Features, lacking: &[&str]) -> Vec<Check> {
     ]
 }
 
-/// What the probes in namespaces of their own gave.
+/// The checks of the probes, which ran in namespaces of their own.
 fn probed(findings: &Findings) -> Vec<Check> {
     let challenging = match &findings.conntrack {
         Finding::Found(Conntrack { syn_ack: false, far_past: false, liberal: false }) => Check::warn(
@@ -134,7 +136,7 @@ fn probed(findings: &Findings) -> Vec<Check> {
     vec![challenging, resets, deleting]
 }
 
-/// How kube-proxy forwards.
+/// The check of how kube-proxy forwards.
 fn kube_proxy(judgement: &proxy::Judgement) -> Check {
     let found = judgement.to_string();
     if judgement.mode.is_some() || judgement.is_told() {
@@ -154,7 +156,7 @@ fn challenged_by(found: Conntrack) -> String {
     format!("by {}", ways.join(", then by "))
 }
 
-/// What `nft` lists, or the check that says why it lists nothing.
+/// The flowtables that `nft` lists, or the check that says why there is no list.
 fn nft_flowtables() -> Result<String, Check> {
     nft_listed(Command::new("nft").args(["list", "flowtables"]).output())
 }
@@ -174,7 +176,7 @@ fn nft_listed(output: io::Result<Output>) -> Result<String, Check> {
 
 const FLOWTABLES: &str = "nft flowtables";
 
-/// Flowtables in software still send through TC egress; those in hardware do not.
+/// The check of flowtables. Packets of software flowtables still pass TC egress. Packets of hardware flowtables do not.
 fn flowtables(listed: Result<String, Check>) -> Check {
     let listed = match listed {
         Ok(listed) => listed,
@@ -194,11 +196,11 @@ fn flowtables(listed: Result<String, Check>) -> Check {
     }
 }
 
-/// What is attached to a device and what runs ahead. `wanted`: it was named, so that it must be there.
+/// The checks of a device: what is attached, and which programs run before ours. `wanted`: the device was named, so it must exist.
 fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Check> {
     let name = format!("interface {}", status.name);
     if let Some(error) = &status.error {
-        // A device that has gone since, or of a type that no program of ours fits.
+        // The device has gone since, or no program of ours fits its type.
         let unfit = status.ifindex == 0 || status.link_layer.is_none();
         return vec![match (unfit, wanted) {
             (true, true) => {
@@ -211,7 +213,7 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
             }
         }];
     }
-    // tcx links and pins are shown to the privileged alone; clsact filters to all.
+    // The kernel shows tcx links and pins only to privileged processes. It shows clsact filters to all.
     if !lacking.is_empty() {
         return vec![unknown(&name, &format!("to see what is attached needs {}", lacking.join(", ")))];
     }
@@ -237,7 +239,7 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
     checks
 }
 
-/// How the agent is, where there is one. `pid`: whoever listens at its socket.
+/// The checks of the agent. `pid`: the process that listens at its socket.
 fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
     let status = match answer {
         Ok(status) => status,
@@ -250,7 +252,7 @@ fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
             return vec![Check::warn("agent", found, remedy)];
         }
         Err(error) => {
-            // One that was stopped takes no signal before it goes on.
+            // A stopped process handles no SIGTERM before it gets SIGCONT.
             let end = match pid {
                 Some(pid) => {
                     format!("kill {pid}; kill -CONT {pid}  # or, of a unit, systemctl restart nodefence")
@@ -276,7 +278,8 @@ fn agent(answer: Result<Status, ClientError>, pid: Option<i32>) -> Vec<Check> {
     checks
 }
 
-/// Who restores IPVS where the agent is killed; nothing where there is nothing to guard, and where a warning says that nobody does.
+/// The check of who restores IPVS where the agent is killed. `None` where there is nothing to restore, and where a warning says that the
+/// external guard is missing.
 fn guard(ipvs: &IpvsRow) -> Option<Check> {
     const NAME: &str = "IPVS guard";
     match ipvs.guard {

@@ -50,7 +50,7 @@ fn who_guards_is_told_where_somebody_does() {
     assert_eq!(level(GuardRow::External { seen: false }, false), None);
 }
 
-/// By their codes; what was only counted since the agent began is not among them.
+/// Warnings stand by their codes. Those that only count events since the agent began are left out.
 #[test]
 fn warnings_of_the_agent_stand_beside_the_doctor_s_own() {
     let status = changed(|status| {
@@ -65,7 +65,7 @@ fn warnings_of_the_agent_stand_beside_the_doctor_s_own() {
     assert!(remedy.starts_with("nodefence guard --pin-dir /sys/fs/bpf/nodefence/v3  # "), "{remedy}");
 }
 
-/// Whoever may not look learns that, and neither good nor bad news.
+/// A user who lacks the rights for a check learns only that, and nothing good or bad.
 #[test]
 fn without_privilege_nothing_is_guessed() {
     let none = Features { classifier: false, tcx: false, ring_buffer: false, xdp: false };
@@ -91,7 +91,7 @@ fn without_privilege_nothing_is_guessed() {
     }
 }
 
-/// Each line that the doctor may say, as it is printed.
+/// Each line that the doctor may print.
 #[test]
 fn what_the_doctor_says() {
     use std::os::unix::process::ExitStatusExt as _;
@@ -208,7 +208,7 @@ fn what_the_doctor_says() {
     golden::check("doctor", &text);
 }
 
-/// A line of each level.
+/// At least one check of each level.
 fn one_of_each_level() -> Vec<Check> {
     vec![
         Check::ok("TC programs", "work"),

@@ -1,4 +1,4 @@
-//! Every option as a variable of the environment.
+//! The environment variables of the options: every option has one.
 
 use std::{env, ffi::OsString};
 
@@ -8,10 +8,10 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-/// Where pods are told their node's name by habit.
+/// The variables for the node's name. Pods get it in NODE_NAME by convention.
 const NODE: [&str; 2] = ["NODEFENCE_NODE", "NODE_NAME"];
 
-/// Gives each option that help shows its variable.
+/// Gives each option that the help shows its variable.
 pub(super) fn with_variables(command: Command) -> Command {
     let command = command.mut_args(|option| with_variable(option, None));
     command.mut_subcommands(|verb| {
@@ -27,7 +27,7 @@ fn with_variable(option: Arg, verb: Option<&str>) -> Arg {
     };
     let name =
         if name == NODE[0] && is_empty(NODE[0]) && !is_empty(NODE[1]) { NODE[1].to_owned() } else { name };
-    // An empty one, usual in unit files, means none; clap would take it for a value.
+    // An empty variable, which is usual in unit files, means no value. clap would take it for a value.
     if env::var_os(&name).is_some() && is_empty(&name) {
         return option;
     }
@@ -43,20 +43,21 @@ fn is_empty(name: &str) -> bool {
     env::var_os(name).is_none_or(|value| value.is_empty())
 }
 
-/// The name of an option's variable. What a verb alone has bears the verb's name: a pod whose agent is told `NODEFENCE_FORCE` must not have `nodefence flag`,
-/// started in it, flag whatever is unwise. The agent's own options and those that mean the same everywhere do not.
+/// The name of an option's variable. The variable of a verb's own option bears the verb's name: in a pod with `NODEFENCE_FORCE` for the
+/// agent, `nodefence flag` must not set unwise flags. Variables of the agent's options, and of options that mean the same for all verbs,
+/// do not bear it.
 fn variable(verb: Option<&str>, long: &str) -> String {
     let own = verb.filter(|verb| *verb != "agent" && long != "pin-dir");
     let words = ["nodefence"].into_iter().chain(own).chain([long]).collect::<Vec<_>>();
     words.join("_").replace('-', "_").to_uppercase()
 }
 
-/// What is said of a value that nobody has typed.
+/// The sentence that names the variable as the origin of a value.
 pub(super) fn of_variable(name: &str) -> String {
     format!("This value is that of the environment's variable {name}.")
 }
 
-/// The variable that an error is about: it shows the option's name, which nobody has typed.
+/// The variable that caused an error. The error names the option, which the user has not typed.
 pub(super) fn blamed(error: &clap::Error, command: &Command, typed: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
     let long = option.strip_prefix("--")?.split([' ', '=', '[']).next()?;

@@ -5,7 +5,7 @@ use crate::{
     report::{ClientError, ErrorKind, ServerError},
 };
 
-/// What the binary's exit code says. `--help` lists them.
+/// The binary's exit codes. `--help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Done.
@@ -16,10 +16,10 @@ pub enum Exit {
     Usage = 2,
     /// No agent answers at the socket.
     Unreachable = 3,
-    /// It would be unwise, or is not allowed; the message says how to insist, where that is possible.
+    /// The request would be unwise, or is not allowed. Where one can insist, the message says how.
     Refused = 4,
-    /// All was done, and something was found: faults by `audit`, what keeps nodefence from working by `doctor`, a problem by `status --check`, what is not cut by
-    /// `flag --strict`.
+    /// All was done, and something was found: faults by `audit`, obstacles to nodefence's work by `doctor`, a problem by `status --check`,
+    /// traffic that is not cut by `flag --strict`.
     Findings = 5,
     /// Another agent runs on this node.
     Busy = 6,
@@ -28,7 +28,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The code for an error that reached the edge.
+    /// The code for an error with which a command ends.
     pub fn of(error: &anyhow::Error) -> Self {
         match error.downcast_ref() {
             Some(agent::LockError::Busy { .. }) => return Self::Busy,

@@ -1,4 +1,4 @@
-//! `doctor CODE`: what a warning of `status` means, and what this node's agent says of it.
+//! `doctor CODE`: the meaning of a warning of `status`, and whether this node's agent has it.
 
 use std::{path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::report::{Client, ClientError, Code, Document, Explanation, Health, Re
 /// How long the agent may take to answer before it counts as hung.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the agent says, and its process where one listens.
+/// Asks the agent for its status. Returns the answer, and the id of the process that listens at the socket.
 pub(super) fn ask(socket: &Path) -> (Result<Status, ClientError>, Option<i32>) {
     let mut pid = None;
     let answer = Client::connect(socket).and_then(|mut client| {
@@ -79,14 +79,14 @@ impl Explained {
     }
 }
 
-/// Explains one. An agent that does not answer is no error: what is explained is the same everywhere.
+/// Explains a warning. An agent that does not answer is no error, since the explanation is the same everywhere.
 pub(super) fn explain(code: Code, format: Format, socket: &Path) -> anyhow::Result<Exit> {
     let (answer, _) = ask(socket);
     print(format, &Explained::new(code, answer), Explained::text)?;
     Ok(Exit::Ok)
 }
 
-/// What to do, with this node's own names where its agent answers.
+/// The remedy for a warning, with this node's own names where its agent answers.
 pub(super) fn remedy(code: Code, status: Option<&Status>) -> String {
     let remedy = code.explanation().remedy;
     let Some(status) = status else { return remedy.to_owned() };

@@ -1,4 +1,4 @@
-//! How a command says why it failed: as a line for people, or as an object for programs.
+//! Why a command failed: as a line for people, or as an object for programs.
 
 use std::ffi::OsString;
 
@@ -13,7 +13,7 @@ use super::{
 use crate::report::{Fault, Reason};
 
 impl Exit {
-    /// Why a command ends so; `None` where it did what it was to do.
+    /// The reason for an exit code. `None` where the command did its work.
     const fn reason(self) -> Option<Reason> {
         match self {
             Self::Ok | Self::Findings => None,
@@ -31,28 +31,28 @@ fn fault(exit: Exit, message: String, causes: Vec<String>) -> Option<Fault> {
     Some(Fault { exit_code: exit as u8, reason: exit.reason()?, message, causes })
 }
 
-/// The object that says so to programs; `None` where the format is one for people.
+/// The failure as an object for programs. `None` where the format is one for people.
 fn object(format: Format, fault: Option<Fault>) -> Option<String> {
     let text = fault.and_then(|fault| document(format, &fault).transpose()?.ok())?;
     Some(text.trim_end().to_owned())
 }
 
-/// What is said of an error that reached the edge.
+/// The text of an error with which a command ends.
 pub(super) fn text(format: Format, exit: Exit, error: &anyhow::Error) -> String {
     let mut chain = error.chain().map(ToString::to_string);
     let message = chain.next().unwrap_or_default();
-    // Of a transparent error the cause says the same once more.
+    // A transparent error has the same text as its cause. The text appears once.
     let nearest_first = chain.filter(|cause| !message.contains(cause.as_str())).collect();
     let line = || format!("nodefence: {}", causes(error));
     object(format, fault(exit, message, nearest_first)).unwrap_or_else(line)
 }
 
-/// Tells of an error that reached the edge.
+/// Prints an error with which a command ends.
 pub(super) fn tell(format: Format, exit: Exit, error: &anyhow::Error) {
     say(&text(format, exit, error));
 }
 
-/// What is said where something that was asked for by its name is not there; `None` where everything is.
+/// The text about requested nodes that do not exist. `None` where all of them exist.
 pub(super) fn not_found_text(format: Format, names: &[String]) -> Option<String> {
     let one = |name: &String| format!("there is no node `{name}` (see `nodefence nodes`)");
     let all = names.iter().map(one).collect::<Vec<_>>();
@@ -63,18 +63,19 @@ pub(super) fn not_found_text(format: Format, names: &[String]) -> Option<String>
     Some(object(format, fault(Exit::Unknown, all.join("; "), Vec::new())).unwrap_or_else(lines))
 }
 
-/// Tells that what was asked for by its name is not there.
+/// Prints which requested nodes do not exist.
 pub(super) fn not_found(format: Format, names: &[String]) {
     not_found_text(format, names).iter().for_each(|text| say(text));
 }
 
-/// What is said of a command line that is wrong, to programs; `None` where the format is one for people. `blamed`: the variable of the environment that has the wrong value.
+/// The object about a wrong command line. `None` where the format is one for people. `blamed`: the environment variable that has the wrong
+/// value.
 pub(super) fn usage_object(format: Format, error: &clap::Error, blamed: Option<&str>) -> Option<String> {
     let notes = blamed.map(of_variable).into_iter().collect();
     object(format, fault(Exit::Usage, usage(error), notes))
 }
 
-/// Tells of a command line that is wrong.
+/// Prints what is wrong with a command line.
 pub(super) fn tell_usage(error: &clap::Error, typed: &[OsString], blamed: Option<&str>) {
     let format = asked_for(typed).filter(|_| error.use_stderr());
     match format.and_then(|format| usage_object(format, error, blamed)) {
@@ -86,7 +87,7 @@ pub(super) fn tell_usage(error: &clap::Error, typed: &[OsString], blamed: Option
     }
 }
 
-/// The parser's words without its hints.
+/// The parser's message without its hints.
 fn usage(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.split("\n\n").next().unwrap_or_default();
@@ -94,7 +95,8 @@ fn usage(error: &clap::Error) -> String {
     words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
-/// Which format for programs the command line asks for, where it cannot be parsed as a whole; else the environment.
+/// The format for programs that a command line requests which cannot be parsed as a whole. Where it names no format, the environment
+/// decides.
 fn asked_for(typed: &[OsString]) -> Option<Format> {
     let mut words = typed.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
     let mut last = None;

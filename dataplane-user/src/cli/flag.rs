@@ -1,4 +1,4 @@
-//! What `flag` answers: what becomes of what the node's clients send, each with its number.
+//! The text of `flag`: what happens to the flows and new connections of the node's clients, with their numbers.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub(super) fn flag(report: &FlagReport) -> String {
         None => "until `nodefence unflag`".to_owned(),
     };
     let by = if report.by.is_empty() { String::new() } else { format!(" by {}", printable(&report.by)) };
-    // An agent of before does not say where it is.
+    // An agent of an earlier version does not name its own node.
     let on = if report.on.is_empty() { String::new() } else { format!(" ({})", report.on) };
     let mut text = format!("on this node only{on}: {} is flagged{by}, {ends}\n", report.node);
     let mut line = |name: &str, value: &str| {
@@ -69,7 +69,7 @@ fn is_observed(report: &FlagReport) -> bool {
     report.action == NodeAction::Observe
 }
 
-/// Established flows, and those among them whose clients say nothing by themselves.
+/// The texts about established flows, and about those of them whose clients are idle.
 fn of_flows(report: &FlagReport) -> [String; 2] {
     match &report.challenged {
         Some(row) => {
@@ -101,7 +101,7 @@ fn of_new(report: &FlagReport) -> String {
     }
 }
 
-/// What is not cut though its node is flagged: each finding in words.
+/// Findings about traffic that is not cut although its node is flagged.
 fn uncut(report: &FlagReport) -> Vec<String> {
     let counts = [
         (report.uncovered_count as u64, "backends are uncovered"),
@@ -111,7 +111,7 @@ fn uncut(report: &FlagReport) -> Vec<String> {
     ];
     let counted =
         counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
-    // One of before does not say where it is, nor what is exempt.
+    // An agent of an earlier version names neither its own node nor the exempt ports.
     let is_silent =
         report.on.is_empty().then_some("the agent, of a version before, does not say what is exempt");
     let observes = is_observed(report).then_some("nothing is cut, only counted");
@@ -119,7 +119,7 @@ fn uncut(report: &FlagReport) -> Vec<String> {
     is_silent.into_iter().chain(observes).chain(waits).map(str::to_owned).chain(counted).collect()
 }
 
-/// What `--strict` says, and its exit code.
+/// The text of `--strict`, and its exit code.
 pub(super) fn strict(report: &FlagReport) -> (Option<String>, Exit) {
     match uncut(report) {
         findings if findings.is_empty() => (None, Exit::Ok),
@@ -130,7 +130,7 @@ pub(super) fn strict(report: &FlagReport) -> (Option<String>, Exit) {
     }
 }
 
-/// What came of asking, for `status`.
+/// The result of a round of challenges, as `status` shows it.
 pub(super) fn challenged_text(row: &ChallengeRow) -> String {
     format!("{} flows listed, {}", row.listed, idle_text(row))
 }

@@ -1,5 +1,6 @@
-//! What the command line prints, held by the files of `golden/`. `NODEFENCE_BLESS=1 cargo test -p nodefence --lib golden` writes them anew: look at what changed.
-//! `tests/tests/house/messages.rs` holds that each text of the command line stands in one of them, and `schemas.rs` that each field does.
+//! Golden files: tests compare what the command line prints with the files of `golden/`. `NODEFENCE_BLESS=1 cargo test -p nodefence --lib golden`
+//! writes these files anew; look at what changed. `tests/tests/house/messages.rs` checks that each text of the command line stands in one of
+//! them, and `schemas.rs` that each field does.
 
 mod messages;
 mod reports;
@@ -16,24 +17,24 @@ use serde_json::Value;
 use super::{args::Format, output::render};
 use crate::report::Document;
 
-/// As most verbs print.
+/// The formats that most verbs print.
 const FORMATS: [Format; 3] = [Format::Table, Format::Json, Format::Yaml];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/golden")
 }
 
-/// Whether they are being written anew.
+/// Whether this run writes the files anew.
 pub(super) fn blessing() -> bool {
     std::env::var_os("NODEFENCE_BLESS").is_some()
 }
 
-/// Holds a text to its golden file.
+/// Compares a text with its golden file.
 pub(crate) fn check(name: &str, text: &str) {
     hold(&folder().join(format!("{name}.txt")), text);
 }
 
-/// Holds a text to the file that it is published in.
+/// Compares a text with the file that publishes it, or writes that file anew.
 pub(super) fn hold(file: &Path, text: &str) {
     if blessing() {
         fs::write(file, text).expect("a file to write");
@@ -43,7 +44,8 @@ pub(super) fn hold(file: &Path, text: &str) {
     assert!(published == text, "{} is not what the code says; {bless}. It says:\n{text}", file.display());
 }
 
-/// Holds a report to its file: of samples, the first of which has every field set, each as the verb prints it in these formats.
+/// Compares samples of a report, as the verb prints them in these formats, with the report's golden file. The first sample must have every
+/// field set.
 pub(super) fn report<T: Document>(
     name: &str,
     samples: &[(&str, T)],
@@ -55,7 +57,7 @@ pub(super) fn report<T: Document>(
     check(name, &sections(samples, formats, print));
 }
 
-/// Samples as they are printed, each below a line that names it and its format.
+/// The text of samples as they are printed. A line above each one names the sample and its format.
 pub(super) fn sections<T: Document>(
     samples: &[(&str, T)],
     formats: &[Format],
@@ -75,7 +77,7 @@ fn section(what: &str, format: Format, shown: &str) -> String {
     format!("### {what}, -o {}\n{shown}\n", format!("{format:?}").to_lowercase())
 }
 
-/// Whether a sample sets every field but these.
+/// Checks that a sample sets every field except those in `but`.
 fn has_all<T: Document>(name: &str, sample: &T, but: &[&str]) {
     let mut set = BTreeMap::new();
     fields(&serde_json::to_value(sample).expect("JSON"), "", &mut set);
@@ -84,7 +86,7 @@ fn has_all<T: Document>(name: &str, sample: &T, but: &[&str]) {
     assert_eq!(unset, but, "the first sample of {name} does not set them");
 }
 
-/// Which fields there are, and whether each is set anywhere.
+/// Collects the fields of a value, and whether each is set anywhere.
 fn fields(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
     match value {
         Value::Object(object) => {
@@ -106,7 +108,7 @@ fn fields(value: &Value, path: &str, found: &mut BTreeMap<String, bool>) {
     }
 }
 
-/// All that stands in these files as JSON.
+/// All JSON objects in the golden files.
 pub(super) fn objects() -> Vec<Value> {
     let mut objects = Vec::new();
     for entry in fs::read_dir(folder()).expect("the folder of golden files") {

@@ -1,4 +1,4 @@
-//! How grave a line is, where the journal reads it: a prefix of each line (sd-daemon(3), `SD_WARNING` and others), which the journal takes off.
+//! The priority of log lines for systemd's journal: a prefix of each line (sd-daemon(3), `SD_WARNING` and others), which the journal removes.
 
 use std::{
     io::{self, Write},
@@ -9,27 +9,28 @@ use nix::sys::stat::fstat;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Whether what is written there goes to the journal itself: `JOURNAL_STREAM` has its device and inode (systemd.exec(5)). Whoever sends it elsewhere keeps the variable.
+/// Whether `to` leads to the journal: `JOURNAL_STREAM` has the device and inode of that stream (systemd.exec(5)). The variable alone is not
+/// enough, since it stays set where the output is redirected.
 pub(super) fn reads(to: impl AsFd) -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(to).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Puts the prefix before lines where the journal reads them.
+/// A writer of lines, with the prefix where the journal reads them.
 #[derive(Clone, Debug)]
 pub(super) struct Prefixed<W> {
     pub(super) to: W,
     pub(super) journal: bool,
 }
 
-/// Writes lines that are as grave as that.
+/// A writer of lines of one priority.
 pub(super) struct Lines<W> {
     to: W,
     prefix: &'static str,
 }
 
 impl<W: Clone> Prefixed<W> {
-    /// For lines of this level.
+    /// The writer for lines of this level.
     pub(super) fn of(&self, level: Level) -> Lines<W> {
         let prefix = if self.journal { prefix(level) } else { "" };
         Lines { to: self.to.clone(), prefix }
@@ -58,7 +59,7 @@ const fn prefix(level: Level) -> &'static str {
 }
 
 impl<W: Write> Write for Lines<W> {
-    /// All of it at once, each of its lines with the prefix: a backtrace has many, and the journal makes an entry of each.
+    /// Writes the text in one call, with the prefix before each line. A backtrace has many lines, and the journal makes an entry of each.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         if self.prefix.is_empty() {
             return self.to.write(text);

@@ -1,5 +1,5 @@
-//! The log of `agent` and `guard`, at standard error. A thread of its own writes it: no other one waits for whoever reads it. Where lines come faster than they are
-//! read, those are lost that do not fit, and `status` says how many.
+//! The log of `agent` and `guard`, on standard error. A thread of its own writes the log, so that no other thread waits for its reader. Where
+//! lines come faster than they are read, lines that do not fit are lost, and `status` says how many.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -24,22 +24,22 @@ use super::{
 };
 use crate::agent::Logging;
 
-/// Lines that wait to be written at most.
+/// The largest number of lines that wait to be written.
 const MOST: usize = 4096;
-/// How long the end waits at most until they are: the library's own limits (1.1 s) and a little more.
+/// How long the end of the process waits at most for the last lines: the library's own limits (1.1 s) and a little more.
 const LAST_LINES: Duration = Duration::from_millis(1300);
 
-/// The log, for as long as the process has something to say.
+/// The log. Dropping this writes the waiting lines and ends the log.
 pub(super) struct Log {
     writer: Prefixed<NonBlocking>,
     format: LogFormat,
     logging: Logging,
-    /// Has what waits written where it is dropped.
+    /// Writes the waiting lines when it is dropped.
     worker: Option<WorkerGuard>,
 }
 
 impl Log {
-    /// Begins it.
+    /// Begins the log.
     pub(super) fn begin(format: LogFormat) -> Self {
         let (writer, worker) = NonBlockingBuilder::default()
             .buffered_lines_limit(MOST)
@@ -50,7 +50,7 @@ impl Log {
         let (filter, handle) = reload::Layer::new(filter);
         let logging = Logging::new(writer.error_counter(), handle);
         let writer = Prefixed { to: writer, journal: journal::reads(io::stderr()) };
-        // What cannot be written is lost. By default that is told at standard error, which is what cannot be written to.
+        // A line that cannot be written is lost. By default the library reports that on standard error, where writing just failed.
         let log = fmt::layer().with_writer(writer.clone()).with_target(false).log_internal_errors(false);
         let log = match format {
             LogFormat::Json => log.json().flatten_event(true).boxed(),
@@ -60,22 +60,22 @@ impl Log {
             }
         };
         tracing_subscriber::registry().with(filter).with(log).init();
-        // The default hook writes to standard error itself, and a thread that waits there never falls.
+        // The default hook writes to standard error itself. A panicking thread that waits there would never end.
         panic::set_hook(Box::new(panicked));
         Self { writer, format, logging, worker: Some(worker) }
     }
 
-    /// What of it can be asked and changed.
+    /// The handle to read and change the log's settings.
     pub(super) fn logging(&self) -> Logging {
         self.logging.clone()
     }
 
-    /// Says what the process ends with, after all other lines, and gives its exit code.
+    /// Logs the error with which the process ends, after all other lines. Returns the exit code.
     pub(super) fn fails(self, error: &anyhow::Error) -> Exit {
         let causes = causes(error);
         match self.format {
             LogFormat::Json => tracing::error!(event = "failed", "{causes}"),
-            // As every command does.
+            // The line has the form of every command's errors.
             LogFormat::Text => {
                 let line = format!("nodefence: {causes}\n");
                 let _never_fails = self.writer.of(Level::ERROR).write_all(line.as_bytes());
@@ -89,7 +89,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let (done, over) = channel::<()>();
         let worker = self.worker.take();
-        // The library tells at standard output that it has waited in vain, and nobody may read that either.
+        // The library reports on standard output that its wait failed. Nobody may read that either, so another thread does this.
         let _flushing = thread::Builder::new().name("log-end".to_owned()).spawn(move || {
             drop(worker);
             drop(done);

@@ -34,12 +34,12 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::source::Objects;
 
-/// Runs the binary; the process ends with what is returned.
+/// Runs the binary. Returns the process's exit code.
 pub fn main() -> std::process::ExitCode {
     main_with(None)
 }
 
-/// As [`main`], of another program, whose agent follows these objects in place of a cluster file.
+/// As [`main`], for another program whose agent follows these objects in place of a cluster file.
 pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
     let mut command = environment::with_variables(Cli::command());
     if objects.is_some() {
@@ -52,7 +52,7 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // `--help` and `--version` come this way too.
+            // clap reports `--help` and `--version` as errors too.
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
             let blamed = environment::blamed(&error, &command, &typed);
             fault::tell_usage(&error, &typed, blamed.as_deref());

@@ -1,4 +1,4 @@
-//! `nodes`: which of them are listed, how, and which of them `--watch` prints again.
+//! `nodes`: which nodes are listed, in which form, and which of them `--watch` prints again.
 
 use std::{collections::BTreeMap, path::Path, thread, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::report::{ClaimState, Client, ClientError, Envelope, NodeAction, NodeList, NodeRow, Request};
 
-/// How often `--watch` looks.
+/// How often `--watch` asks the agent.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Carries out `nodes`.
@@ -21,7 +21,7 @@ pub(super) fn nodes(socket: &Path, format: Format, args: &NodesArgs) -> anyhow::
     let rows = ask(socket)?;
     let unknown = unknown(&rows, args);
     if args.watch {
-        // A line also for programs: the command goes on.
+        // Programs get a line too and no object, since the command goes on.
         not_found(Format::Table, &unknown);
         return watch(socket, format, args, rows);
     }
@@ -32,13 +32,13 @@ pub(super) fn nodes(socket: &Path, format: Format, args: &NodesArgs) -> anyhow::
     Ok(if list.not_found.is_empty() { Exit::Ok } else { Exit::Unknown })
 }
 
-/// As people read them.
+/// The list as text, for people.
 pub(super) fn table(list: &NodeList, format: Format, no_headers: bool) -> String {
     let lines = lines(list.items.iter(), format);
     lines.into_iter().skip(usize::from(no_headers)).collect::<Vec<_>>().join("\n")
 }
 
-/// What `--watch` says where the agent does not answer.
+/// The text of `--watch` where the agent does not answer.
 pub(super) fn away(error: ClientError) -> String {
     format!("nodefence: {}; it is waited for", causes(&anyhow::Error::new(error)))
 }
@@ -53,13 +53,13 @@ fn is_wanted(row: &NodeRow, args: &NodesArgs) -> bool {
         && (!args.flagged || row.flag.is_some() || is_claimed())
 }
 
-/// Names that no node has.
+/// The requested names that no node has.
 fn unknown(rows: &[NodeRow], args: &NodesArgs) -> Vec<String> {
     let is_missing = |name: &&String| !rows.iter().any(|row| row.name == **name);
     args.names.iter().filter(is_missing).cloned().collect()
 }
 
-/// The head, where there is one, and a line for each row.
+/// The line with the columns' names, where the format has one, and a line for each row.
 fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<String> {
     let name = |row: &NodeRow| if row.own { format!("{} (own)", row.name) } else { row.name.clone() };
     let action = |row: &NodeRow| match row.exempt {
@@ -100,18 +100,19 @@ fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<Str
             }),
         ),
     };
-    // Names alone have no head.
+    // The format `name` has no line with the columns' names.
     text.lines().skip(usize::from(format == Format::Name)).map(str::to_owned).collect()
 }
 
-/// What `--watch` has printed, by name.
+/// The rows that `--watch` has printed, by name.
 #[derive(Default)]
 pub(super) struct Watched {
     printed: BTreeMap<String, NodeRow>,
 }
 
 impl Watched {
-    /// What is to be printed now: rows that are new or differ, and once more such as are wanted no longer. A node that does not exist any more has the action `gone`.
+    /// The rows to print now: rows that are new or have changed, and once more rows that the arguments no longer select. A node that no longer
+    /// exists has the action `gone`.
     fn changed(&mut self, rows: Vec<NodeRow>, args: &NodesArgs) -> Vec<NodeRow> {
         let mut before = std::mem::take(&mut self.printed);
         let mut changed = Vec::new();
@@ -130,7 +131,7 @@ impl Watched {
         changed
     }
 
-    /// These rows as text, in columns that fit what is printed already too.
+    /// The changed rows as text. The columns are as wide as all printed rows need.
     pub(super) fn text(&self, changed: &[NodeRow], format: Format, head: bool) -> anyhow::Result<String> {
         let lines = match format {
             Format::Json => {
@@ -155,7 +156,7 @@ impl Watched {
     }
 }
 
-/// Without what changes as time goes by.
+/// The row without the fields that change as time goes by.
 fn timeless(row: &NodeRow) -> NodeRow {
     let mut row = row.clone();
     if let Some(flag) = &mut row.flag {
@@ -166,7 +167,7 @@ fn timeless(row: &NodeRow) -> NodeRow {
     row
 }
 
-/// Goes on until nobody reads it, or the process is ended. An agent that is started anew is waited for.
+/// Prints changes until nobody reads them or the process ends. While the agent restarts, this waits for it.
 fn watch(socket: &Path, format: Format, args: &NodesArgs, rows: Vec<NodeRow>) -> anyhow::Result<Exit> {
     let mut watched = Watched::default();
     let mut head = !args.no_headers;
@@ -285,13 +286,13 @@ mod tests {
         };
         let all = wanted(&[], false);
         assert_eq!(told(&all, rows([row("a"), claimed("b", "observed", 5)])), "a pass, b pass");
-        // Time that goes by is no change, nor is a claim that is renewed.
+        // Neither passing time nor a renewed claim is a change.
         assert_eq!(told(&all, rows([row("a"), claimed("b", "observed", 9)])), "");
         assert_eq!(told(&all, rows([flagged("a", 9), claimed("b", "observed", 9)])), "a refuse");
         assert_eq!(told(&all, rows([flagged("a", 8), claimed("b", "over", 9)])), "b pass");
         assert_eq!(told(&all, rows([flagged("a", 7)])), "b gone");
         assert_eq!(told(&all, rows([flagged("a", 6), row("b")])), "b pass");
-        // What bears a flag no more is told once more.
+        // A node that is no longer flagged is printed once more.
         let only = wanted(&[], true);
         assert_eq!(told(&only, rows([flagged("a", 5), row("b")])), "");
         assert_eq!(told(&only, rows([row("a"), row("b")])), "a pass");

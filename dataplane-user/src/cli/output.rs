@@ -5,7 +5,7 @@ use crate::report::{Document, Envelope};
 use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets};
 
-/// A document as it is printed for programs; `None` where the format is one for people.
+/// A document as it is printed for programs. `None` where the format is one for people.
 pub(super) fn document<T: Document>(format: Format, value: &T) -> anyhow::Result<Option<String>> {
     let envelope = Envelope::new(value);
     Ok(match format {
@@ -15,13 +15,13 @@ pub(super) fn document<T: Document>(format: Format, value: &T) -> anyhow::Result
     })
 }
 
-/// Why a command failed that did what it was to do.
+/// The error of a command that did its work but could not print the result.
 pub(super) const NOT_TAKEN: &str = "what was asked for is done, but standard output does not take the result";
 
-/// Prints a result: as columns by `table`, or as one object.
+/// Prints a result, as columns by `table` or as one object.
 ///
 /// # Errors
-/// Where standard output does not take it. A reader that went away (`| head`) is no error.
+/// Where standard output cannot be written. A reader that went away (`| head`) is no error.
 pub(super) fn print<T: Document>(
     format: Format,
     value: &T,
@@ -33,7 +33,7 @@ pub(super) fn print<T: Document>(
 /// A result as it is printed.
 ///
 /// # Errors
-/// Where it cannot be put into words.
+/// Where the result cannot be written as JSON or YAML.
 pub(super) fn render<T: Document>(
     format: Format,
     value: &T,
@@ -41,7 +41,7 @@ pub(super) fn render<T: Document>(
 ) -> anyhow::Result<String> {
     let text = document(format, value)?.unwrap_or_else(|| table(value));
     let text = text.trim_end();
-    // No rows are no line.
+    // A result without rows prints nothing, not even a line feed.
     Ok(if text.is_empty() { String::new() } else { [text, "\n"].concat() })
 }
 
@@ -53,7 +53,7 @@ pub(super) fn put(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     is_put(text).map(drop)
 }
 
-/// Writes a text to standard output; whether somebody reads it still.
+/// Writes a text to standard output. Returns whether somebody still reads.
 ///
 /// # Errors
 /// As [`print`].
@@ -65,12 +65,12 @@ pub(super) fn is_put(text: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     }
 }
 
-/// Tells on standard error. Where nobody takes it, what was to be done is done all the same.
+/// Prints a line on standard error. Where that fails the command goes on.
 pub(super) fn say(line: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
-/// The error and its causes, as they may stand on a terminal; a cause that the text before it has already said is left out.
+/// The error and its causes, as they may stand on a terminal. A cause is left out where the text before already has it.
 pub(super) fn causes(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
         said if said.contains(&cause) => said,
@@ -80,7 +80,7 @@ pub(super) fn causes(error: &anyhow::Error) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Columns as kubectl prints them: a head in capitals, no lines, two spaces between.
+/// Columns in kubectl's form: names in capitals, no lines, two spaces between columns.
 pub(super) fn columns<const N: usize>(
     head: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -97,8 +97,8 @@ pub(super) fn columns<const N: usize>(
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Free text as it may stand on a terminal: what would move the cursor, change colours or turn the line's direction around
-/// (Unicode control and bidirectional formatting characters) is shown by its escape.
+/// Free text as it may stand on a terminal. Characters that would move the cursor, change colours or reverse the line's direction (Unicode
+/// control and bidirectional formatting characters) are shown as escapes.
 pub(super) fn printable(text: &str) -> String {
     let safe = |c: char| {
         !c.is_control()
@@ -114,17 +114,17 @@ pub(super) fn printable(text: &str) -> String {
     out
 }
 
-/// What is not there.
+/// The value, or a dash where there is none.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Whole seconds, as in `1m 30s`.
+/// A time in whole seconds, as in `1m 30s`.
 pub(super) fn seconds(seconds: u64) -> String {
     humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
 }
 
-/// Whether standard output is a terminal that wants colours (<https://no-color.org>).
+/// Whether standard output is a terminal on which colours are wanted (<https://no-color.org>).
 pub(super) fn colours() -> bool {
     use std::io::IsTerminal as _;
     io::stdout().is_terminal()

@@ -1,4 +1,4 @@
-//! `docs/cli.md`: what `--help` says, as one page.
+//! `docs/cli.md`: the texts of `--help` as one page.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -85,7 +85,7 @@ fn option(arg: &Arg) -> String {
     text
 }
 
-/// Paragraphs; lines that are set in become a block as they are.
+/// The help's text as Markdown. Indented lines become a code block.
 fn prose(help: &str) -> String {
     let mut text = "\n".to_owned();
     let mut block = false;

@@ -1,11 +1,11 @@
-//! What forwards Services in kube-proxy's place, for people.
+//! The check for a replacement of kube-proxy, which forwards Services in its place.
 
 use crate::{
     doctor::Check,
     report::{Beside, ReplacementRow},
 };
 
-/// For `doctor`.
+/// The check of `doctor`.
 pub(super) fn check(found: Option<&ReplacementRow>) -> Check {
     const NAME: &str = "kube-proxy replacement";
     match found {

@@ -1,4 +1,4 @@
-//! `docs/schema/`: what is printed as JSON and YAML, for validators and for people.
+//! `docs/schema/`: the schemas of the JSON and YAML that is printed, for validators and for people.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +41,7 @@ fn all() -> BTreeMap<&'static str, Value> {
     ])
 }
 
-/// Whoever validates by them finds what this version prints.
+/// The published schemas must describe what this version prints.
 #[test]
 fn published_schemas_are_those_of_the_types() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
@@ -60,7 +60,7 @@ fn published_schemas_are_those_of_the_types() {
     }
 }
 
-/// Of everything that is there it says what it is.
+/// Every field of a schema must have a description.
 #[test]
 fn every_field_is_described() {
     fn look(at: &str, schema: &Value, bare: &mut Vec<String>) {
@@ -80,7 +80,7 @@ fn every_field_is_described() {
     assert!(bare.is_empty(), "{bare:#?}");
 }
 
-/// Whoever looks for a field finds how it is printed, in an object of that kind.
+/// Every field of a schema must be printed in an object of its kind in a golden file.
 #[test]
 fn every_field_stands_in_a_golden_file() {
     fn names(value: &Value, into: &mut BTreeSet<String>) {
@@ -95,7 +95,7 @@ fn every_field_stands_in_a_golden_file() {
             _ => {}
         }
     }
-    // While they are written anew they may be half there.
+    // While the golden files are written anew some may be missing.
     if golden::blessing() {
         return;
     }

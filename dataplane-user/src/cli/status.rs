@@ -1,4 +1,4 @@
-//! What `status` says to people: a word, the warnings, and what stands today.
+//! The text of `status` for people: a word, the warnings, and the agent's current state.
 
 use std::fmt::{Display, Write as _};
 
@@ -29,12 +29,13 @@ pub(super) fn status(report: &StatusReport, format: Format) -> String {
     text
 }
 
-/// A warning that stands is a finding. What was counted since the agent began is none: it would be one for as long as the agent lives.
+/// The exit code of `status --check`. A warning about the current state is a finding. A count of past events is none: it would stay a finding
+/// for as long as the agent lives.
 pub(super) fn check(health: &Health) -> Exit {
     if health.has_findings() { Exit::Findings } else { Exit::Ok }
 }
 
-/// What stands today, each with its name; the name is empty where a line goes on with what the one before it is about.
+/// The lines of the current state, each with its name. The name is empty where a line continues the subject of the line before.
 fn lines(status: &Status) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
@@ -51,7 +52,7 @@ fn lines(status: &Status) -> Vec<(String, String)> {
             status.proxy
         ),
     );
-    // Of an observing agent the first line says so.
+    // Where the agent observes, the first line of the status says so.
     let changed = status.mode_set.as_ref().filter(|_| status.mode == Mode::Enforce);
     if let Some(changed) = changed.and_then(adjust::changed) {
         line("", changed);
@@ -123,7 +124,7 @@ fn devices(status: &Status) -> String {
     }
 }
 
-/// A node that is flagged or claimed: what is done, how far that is, and who wants it.
+/// The line of a flagged or claimed node: the action, its progress, and who asked for it.
 fn node(row: &NodeRow, status: &Status) -> String {
     let mut text = format!("{}: {}", row.name, row.action);
     let mut add = |what: String| {
@@ -147,7 +148,7 @@ fn node(row: &NodeRow, status: &Status) -> String {
         add(format!("challenged {} of {} flows", row.challenged, row.listed));
     }
     if let Some(row) = status.stale.get(row.name.as_str()) {
-        // The kernel does not tell how many entries a filter took.
+        // The kernel does not say how many entries it deleted by a filter.
         let filters = match row.by_filter {
             0 => String::new(),
             count => format!(", and what {count} filters match"),

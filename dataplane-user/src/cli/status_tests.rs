@@ -7,12 +7,12 @@ fn text(status: Status, format: Format) -> String {
     super::status(&status.into(), format)
 }
 
-/// How many lines there were before there was anything but `-o wide`.
+/// The number of lines of `-o wide`, which was once the only form of `status`.
 fn of_before(status: &Status) -> usize {
     status_wide::lines(status).len()
 }
 
-/// What stands today takes a third of the lines, with the first one.
+/// With its first line the text has at most a third of the lines of `-o wide`.
 #[test]
 fn it_takes_a_third_of_the_lines() {
     for status in [changed(|_| ()), two_flagged()] {
@@ -148,6 +148,6 @@ fn what_stands_is_a_finding() {
         status["dataplane"]["differed"] = json!(1);
     };
     assert_eq!(exit(&once), Exit::Ok);
-    // That somebody set it to observe is none.
+    // A mode that somebody set to observe is no finding.
     assert_eq!(exit(&|status| status["mode"] = json!("observe")), Exit::Ok);
 }

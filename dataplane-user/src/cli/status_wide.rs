@@ -1,4 +1,4 @@
-//! All that `status -o wide` says: the agent's state as lines, for people. What the warnings say stands there alone.
+//! The lines of `status -o wide`: the agent's whole state, for people. Facts that a warning tells stand only in that warning.
 
 use std::fmt::Write as _;
 
@@ -46,7 +46,7 @@ fn drained_text(row: &DrainRow) -> String {
     )
 }
 
-/// Nothing where there is nothing to guard.
+/// The text about the guard. `None` where there is nothing to restore, and where a warning says that the external guard is missing.
 fn guard_text(ipvs: &IpvsRow) -> Option<&'static str> {
     match ipvs.guard {
         GuardRow::Child => ipvs.loaded.then_some("child: the agent starts it once something is drained"),
@@ -75,7 +75,7 @@ fn rescue(row: &RescueRow, mode: Mode) -> String {
     text
 }
 
-/// What a line about it begins with: without its article, in a capital.
+/// The name of the line about a source: the source's name without its article, with a capital.
 fn as_title(source: &str) -> String {
     let name = source.strip_prefix("the ").unwrap_or(source);
     let mut letters = name.chars();
@@ -93,7 +93,7 @@ fn view_text(cluster: &ClusterRow) -> String {
     }
 }
 
-/// What a device has to say besides what warnings say of it.
+/// The lines about a device besides its warnings.
 pub(super) fn of_device(row: &InterfaceRow) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(bridge) = &row.bridge {
@@ -109,7 +109,7 @@ pub(super) fn of_device(row: &InterfaceRow) -> Vec<String> {
     lines
 }
 
-/// Each with its name, which is empty where it goes on with what the line before it is about.
+/// The lines, each with its name. The name is empty where a line continues the subject of the line before.
 pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::report::{DrainRow, sample};
 
-/// The lines that are there once `change` is made, and not before.
+/// The lines that `change` adds.
 fn new_lines(change: impl FnOnce(&mut Value)) -> Vec<String> {
     let text = |status: &Status| -> Vec<String> {
         lines(status).into_iter().map(|(name, value)| format!("{name:<16}{value}")).collect()

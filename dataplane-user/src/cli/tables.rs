@@ -89,8 +89,8 @@ pub(super) fn detach(detached: &Detached) -> String {
     text
 }
 
-/// The warning that a detach may have looked in the wrong place. Links are found by their pins alone; a filter that was removed says
-/// nothing of the folder.
+/// The warning that a detach may have looked in the wrong folder. Links are found only by their pins. A removed filter does not show that the
+/// folder was right.
 pub(super) fn nothing_pinned(removed: &DetachReport, pin_dir: &Path, bpffs: bool) -> Option<String> {
     let none = DetachReport { filters: removed.filters, ..DetachReport::default() };
     let place = if bpffs { "" } else { ", where no BPF filesystem is mounted" };

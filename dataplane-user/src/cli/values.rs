@@ -1,4 +1,4 @@
-//! What options may be given, and what is said of one that is not that.
+//! The values that options accept, and the errors about other values.
 
 use std::time::Duration;
 
@@ -104,14 +104,14 @@ pub enum LogFormat {
     Json,
 }
 
-/// A kind of difference, by its name.
+/// Parses a kind of difference by its name.
 pub(super) fn kind() -> impl TypedValueParser<Value = Kind> {
     let value = |kind: Kind| PossibleValue::new(kind.name()).help(kind.meaning());
     PossibleValuesParser::new(Kind::all().map(value))
         .try_map(|name| Kind::all().find(|kind| kind.name() == name).ok_or("no such kind"))
 }
 
-/// After how long a difference is a fault.
+/// Parses the time after which a difference is a fault.
 pub(super) fn patience(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
         .map_err(|_| "expected a number with its unit (s, m, h), as in 60s or 5m".to_owned())?;
@@ -121,7 +121,7 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// How old a view may be: what is confirmed less often than that cuts nothing.
+/// Parses how old a view may be. A view that is confirmed less often cuts nothing.
 pub(super) fn view_age(text: &str) -> Result<Duration, String> {
     let age = humantime::parse_duration(text)
         .map_err(|_| "expected numbers with their units (s, m, h, d), as in 90s, 10m or 1h 30m".to_owned())?;
@@ -131,14 +131,14 @@ pub(super) fn view_age(text: &str) -> Result<Duration, String> {
     Ok(age)
 }
 
-/// Ten years: what is longer was meant otherwise.
+/// Ten years. A longer time is surely a mistake.
 const LONGEST_FLAG: Duration = Duration::from_secs(3_650 * 24 * 3_600);
 
-/// How long a flag lasts; `None`: until it is taken back.
+/// How long a flag lasts. `None`: until `unflag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lasts(pub Option<Duration>);
 
-/// How long a flag lasts: a second at least, since verdicts are renewed once a second.
+/// Parses how long a flag lasts. The shortest time is a second, since verdicts are renewed once a second.
 pub(super) fn lasting(text: &str) -> Result<Lasts, String> {
     if text == "forever" {
         return Ok(Lasts(None));
@@ -154,12 +154,12 @@ pub(super) fn lasting(text: &str) -> Result<Lasts, String> {
     Ok(Lasts(Some(lasts)))
 }
 
-/// Why somebody flags: it stands in one row of a table.
+/// Parses the reason for a flag. Its length is limited, since it stands in one row of a table.
 pub(super) fn reason(text: &str) -> Result<String, String> {
     reason_fits(text).map(|()| text.to_owned())
 }
 
-/// A part of the nodes.
+/// Parses a part of the nodes.
 pub(super) fn share(text: &str) -> Result<Share, String> {
     let number = |text: &str| text.parse::<u32>().ok();
     let share =

@@ -46,11 +46,11 @@ const NOT_RESTORED: &str = "all else is removed, but destinations of flagged nod
 const TAKE_SIGNALS: &str = "take signals";
 const START_THREADS: &str = "start the agent's threads";
 
-/// What stands before the cause where only a kernel or another program could be at fault.
+/// The contexts of errors that only a kernel or another program can cause.
 #[cfg(test)]
 pub(super) const CONTEXTS: [&str; 3] = [NOT_RESTORED, TAKE_SIGNALS, START_THREADS];
 
-/// Carries out one verb. `objects`: what an agent follows in place of a cluster file.
+/// Carries out one verb. `objects`: the objects that an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
     let caller = Caller { socket: cli.socket(), format: cli.output };
     match cli.verb {
@@ -118,15 +118,15 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             caller.ask(&request, quiet, adjust::log_level)?;
         }
         Verb::Detach(DetachArgs { ref pin_dir }) => {
-            // The lock is held meanwhile: an agent that starts now would attach what is being removed.
+            // The lock keeps an agent from starting meanwhile, which would attach again what is being removed.
             let _lock = Lock::take(&cli.run_dir, END_IT)?;
-            // Whatever becomes of it: what cuts must go.
+            // An error of the restore is handled later, since the programs that cut must be removed in any case.
             let restore = drain::restore_all(&cli.run_dir);
             let removed = dataplane::detach(pin_dir)?;
             let store = FlagStore::new(&cli.run_dir);
-            // Left behind they would cut again as soon as an agent starts.
+            // With flags left behind, the next agent would cut again as soon as it starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
-            // An agent that was killed left it.
+            // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
             let (restore, failed) = match restore {
                 Ok(restore) => (restore, None),
@@ -143,7 +143,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             }
         }
         Verb::Guard(GuardArgs { parent, ref pin_dir }) => {
-            // Before the log has its thread.
+            // The signals are blocked before the log starts its thread, which inherits that.
             let ends = drain::Ends::hold().context(TAKE_SIGNALS)?;
             let log = Log::begin(LogFormat::Text);
             let ended = match parent {
@@ -176,7 +176,7 @@ fn guard(run_dir: &Path, pin_dir: &Path, ends: drain::Ends) -> anyhow::Result<()
 }
 
 pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {
-    // It makes none: one that is named wrong would be watched over for nothing.
+    // The guard makes no run folder: it would watch a mistyped one in vain.
     anyhow::ensure!(
         run_dir.exists(),
         "run folder {}: there is none; expected the agent's --run-dir, which an agent makes, or a volume",
@@ -188,7 +188,7 @@ pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {
 fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
     let runtime = agent::runtime().context(START_THREADS)?;
     let ended = runtime.block_on(agent::run(settings, source));
-    // A slow write in the background must not hold the end up.
+    // A slow write in the background must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -199,7 +199,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Asks for rows.
+    /// Requests rows and prints them as a list.
     fn list<T: DeserializeOwned>(
         &self,
         request: &Request,
@@ -221,7 +221,7 @@ impl Caller {
         self.ask_for(request, aside, table, |_| Exit::Ok).map(drop)
     }
 
-    /// As [`Caller::ask`]; the answer decides how the command ends.
+    /// As [`Caller::ask`], with an exit code that follows from the answer.
     fn ask_for<T: Document + DeserializeOwned>(
         &self,
         request: &Request,
@@ -237,14 +237,15 @@ impl Caller {
 
     fn answer<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         let mut client = Client::connect(&self.socket)?;
-        // The last two read large tables.
+        // `audit` and `repair` read large tables.
         if let Request::Flag { wait: true, .. } | Request::Audit | Request::Repair { .. } = request {
             client.set_patience(PATIENCE_WITH_CHALLENGE)?;
         }
         client.ask(request)
     }
 
-    /// Flags. An agent of before, which goes on while its binary is exchanged, knows of no `SUDO_USER` and refuses the field: it is asked without.
+    /// Sends a flag. An agent of an earlier version, which runs on while its binary is replaced, refuses the field `sudo_user`. It gets the
+    /// request again without the field.
     fn flag(&self, request: impl Fn(Option<String>) -> Request) -> Result<FlagReport, ClientError> {
         let sudo_user = adjust::sudo_user();
         let answer = self.answer(&request(sudo_user.clone()));
@@ -350,7 +351,7 @@ fn man(dir: Option<&Path>) -> anyhow::Result<()> {
             command.build();
             let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
             for page in std::iter::once(&command).chain(verbs) {
-                // By itself the footer of a verb's page names the verb alone, as if that were the program.
+                // By default the footer of a verb's page names only the verb, as if the verb were the program.
                 clap_mangen::Man::new(page.clone())
                     .source(concat!("nodefence ", env!("CARGO_PKG_VERSION")))
                     .generate_to(dir)

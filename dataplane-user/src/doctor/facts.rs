@@ -8,7 +8,7 @@ use nodefence_kernel::{offload, sriov};
 use super::pressure::Pressure;
 use crate::sysctl;
 
-/// A kernel's version as far as it decides anything here.
+/// A kernel's version: the two numbers that decide anything here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct KernelVersion {
     /// The 6 of 6.12.
@@ -18,14 +18,14 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
-    /// From a release as `uname -r` prints it (`6.1.0-44-amd64`); `None` where it does not begin with two numbers.
+    /// Reads a release as `uname -r` prints it (`6.1.0-44-amd64`). `None` where the release does not begin with two numbers.
     pub fn parse(release: &str) -> Option<Self> {
         let mut parts = release.split(|c: char| !c.is_ascii_digit());
         Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
     }
 }
 
-/// The capabilities that decide (bits of CapEff, include/uapi/linux/capability.h).
+/// A process's effective capabilities (bits of CapEff, include/uapi/linux/capability.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities(pub u64);
 
@@ -40,8 +40,10 @@ impl Capabilities {
         self.0 & (1 << bit) != 0
     }
 
-    /// The names of those that are missing on a kernel of this version. CAP_BPF and CAP_PERFMON came with 5.8, before
-    /// and beside them CAP_SYS_ADMIN does; CAP_SYS_RESOURCE raises the locked-memory limit before 5.11.
+    /// The names of the capabilities that the agent needs on this kernel and that are missing here.
+    ///
+    /// CAP_BPF and CAP_PERFMON came with 5.8. CAP_SYS_ADMIN stands for both, before 5.8 and since. Before 5.11
+    /// CAP_SYS_RESOURCE is needed to raise the locked-memory limit.
     pub fn missing(self, kernel: KernelVersion) -> Vec<&'static str> {
         let mut missing = Vec::new();
         if !self.has(Self::NET_ADMIN) {
@@ -61,21 +63,21 @@ impl Capabilities {
     }
 }
 
-/// What the lockdown LSM allows (`/sys/kernel/security/lockdown`).
+/// The mode of the lockdown LSM (`/sys/kernel/security/lockdown`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lockdown {
-    /// Off, or the LSM is not built in.
+    /// Lockdown is off, or the LSM is not built in.
     None,
-    /// Root may not change the running kernel; BPF works.
+    /// Root may not change the running kernel. BPF works.
     Integrity,
-    /// Root may not read kernel memory; BPF helpers that could are refused.
+    /// Root may not read kernel memory. The kernel refuses BPF helpers that could.
     Confidentiality,
-    /// securityfs is not mounted or not readable.
+    /// The mode cannot be read: securityfs is not mounted or not readable.
     Unknown,
 }
 
 impl Lockdown {
-    /// From the file's text, where brackets stand around the mode in force: `none [integrity] confidentiality`.
+    /// Reads the file's text, which has the mode in force in brackets: `none [integrity] confidentiality`.
     pub fn parse(text: &str) -> Self {
         match text.split('[').nth(1).and_then(|rest| rest.split(']').next()) {
             Some("none") => Self::None,
@@ -86,44 +88,44 @@ impl Lockdown {
     }
 }
 
-/// A network device as far as the cut depends on it.
+/// The properties of a network device on which the cut depends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
-    /// Its name.
+    /// The device's name.
     pub name: String,
     /// `net.ipv4.conf.<name>.rp_filter`: 0 off, 1 strict, 2 loose.
     pub rp_filter: Option<u32>,
-    /// Whether tc rules are offloaded to its hardware (`ethtool -k`: hw-tc-offload); `Ok(None)` where the kernel does not
-    /// know that feature, `Err` with the reason where the device cannot be asked.
+    /// Whether tc rules are offloaded to the device's hardware (`ethtool -k`: hw-tc-offload). `Ok(None)` where the kernel
+    /// does not know the feature. `Err` has the reason why the device cannot be asked.
     pub hw_tc_offload: Result<Option<bool>, String>,
-    /// Virtual functions (SR-IOV) of it and of what it stands on.
+    /// The number of virtual functions (SR-IOV) of the device and of the devices below it.
     pub virtual_functions: u32,
 }
 
-/// Everything the doctor looks at. A field that could not be read is `None`.
+/// Everything that the doctor reads of the machine. A value that could not be read is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// `uname -r`.
     pub release: String,
     /// Whether `/sys/kernel/btf/vmlinux` exists.
     pub kernel_btf: bool,
-    /// Where the agent would pin.
+    /// The folder in which the agent would pin.
     pub pin_dir: PathBuf,
     /// The BPF filesystem's mount points in this mount namespace.
     pub bpf_mounts: Vec<String>,
-    /// Whether this process is root's. What another user lacks, the agent may have.
+    /// Whether this process runs as root. The agent may have capabilities that another user lacks.
     pub root: bool,
-    /// The soft locked-memory limit in bytes; `None` for unlimited.
+    /// The soft locked-memory limit in bytes. `None`: unlimited.
     pub memlock: Option<u64>,
     /// CapEff of this process.
     pub capabilities: Option<Capabilities>,
-    /// The lockdown LSM.
+    /// The mode of the lockdown LSM.
     pub lockdown: Lockdown,
-    /// How full conntrack is; `None` where it is not loaded.
+    /// How full conntrack is. `None` where conntrack is not loaded.
     pub conntrack: Option<Pressure>,
     /// `net.netfilter.nf_conntrack_tcp_loose`.
     pub tcp_loose: Option<u32>,
-    /// Whether IPVS is there (`/proc/sys/net/ipv4/vs`).
+    /// Whether IPVS is loaded (`/proc/sys/net/ipv4/vs`).
     pub ipvs: bool,
     /// `net.ipv4.vs.conntrack`.
     pub vs_conntrack: Option<u32>,
@@ -131,25 +133,26 @@ pub struct Facts {
     pub expire_nodest_conn: Option<u32>,
     /// `net.ipv4.vs.expire_quiescent_template`.
     pub expire_quiescent_template: Option<u32>,
-    /// `net.ipv4.conf.all.rp_filter`; the larger of this and the device's counts.
+    /// `net.ipv4.conf.all.rp_filter`. The kernel applies the larger of this and the device's value.
     pub rp_filter_all: Option<u32>,
-    /// The devices that were asked for and exist, or all but the loopback device.
+    /// Those of the requested devices that exist. Where none were requested, all but the loopback device.
     pub devices: Vec<DeviceFacts>,
 }
 
 impl Facts {
-    /// The capabilities that the agent needs and this process lacks: what depends on them cannot be looked at from here.
+    /// The capabilities that the agent needs and this process lacks. This process cannot check what depends on them.
     pub fn lacking(&self) -> Vec<&'static str> {
-        // As `judge`: a release that does not parse is judged as the oldest kernel.
+        // `judge` too treats a release that does not parse as the oldest kernel.
         let kernel = KernelVersion::parse(&self.release).unwrap_or(KernelVersion { major: 5, minor: 10 });
         self.capabilities.map_or_else(Vec::new, |capabilities| capabilities.missing(kernel))
     }
 
-    /// Reads them all, in the calling process's own namespaces, but for [`Self::conntrack`], which takes a second ([`super::pressure::Counting`]). `devices` are those the agent
-    /// would attach to; empty for all but the loopback device.
+    /// Reads all facts in the calling process's own namespaces, except [`Self::conntrack`], which takes a second
+    /// ([`super::pressure::Counting`]). `devices`: the devices to which the agent would attach; where there are none, all but
+    /// the loopback device.
     ///
     /// # Errors
-    /// Where /proc is not there or the limits cannot be read.
+    /// Where /proc or the limits cannot be read.
     pub fn gather(devices: &[String], pin_dir: &Path) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let capabilities = status
@@ -196,7 +199,7 @@ fn number(below_net: &str) -> Option<u32> {
 fn lockdown() -> Lockdown {
     match fs::read_to_string("/sys/kernel/security/lockdown") {
         Ok(text) => Lockdown::parse(&text),
-        // Where securityfs itself is there, a missing file means that the LSM is not built in.
+        // Where securityfs is mounted, a missing file means that the LSM is not built in.
         Err(error)
             if error.kind() == io::ErrorKind::NotFound && Path::new("/sys/kernel/security/lsm").exists() =>
         {
@@ -211,13 +214,15 @@ pub(super) fn bpf_mounts(mounts: &str) -> Vec<String> {
         .lines()
         .filter_map(|line| {
             let mut fields = line.split(' ').skip(1);
-            let (at, kind) = (fields.next()?, fields.next()?);
+            let at = fields.next()?;
+            let kind = fields.next()?;
             (kind == "bpf").then(|| at.to_owned())
         })
         .collect()
 }
 
-/// By netlink, since `/sys/class/net` shows the network namespace in which that sysfs was mounted (`nsenter --net`).
+/// The names of all devices, read by netlink: `/sys/class/net` shows the network namespace in which that sysfs was mounted, which
+/// is another one after `nsenter --net`.
 fn all_devices() -> io::Result<Vec<String>> {
     let list = nix::net::if_::if_nameindex()?;
     let mut names: Vec<String> =

@@ -4,15 +4,15 @@ use crate::dataplane;
 const OLDEST: KernelVersion =
     KernelVersion { major: dataplane::OLDEST.0 as u32, minor: dataplane::OLDEST.1 as u32 };
 const NO_MEMLOCK: KernelVersion = KernelVersion { major: 5, minor: 11 };
-/// What the maps take at their default sizes, generously: before 5.11 they count against RLIMIT_MEMLOCK.
+/// A generous bound on the memory of the maps at their default sizes. Before 5.11 that memory counts against RLIMIT_MEMLOCK.
 const MEMLOCK_NEED: u64 = 128 << 20;
 
-/// What the facts mean, in the order in which an operator would mend them.
+/// Judges the facts. The checks stand in the order in which an operator would fix them.
 pub fn judge(facts: &Facts) -> Vec<Check> {
     let mut checks = Vec::new();
     let kernel = KernelVersion::parse(&facts.release);
     checks.push(kernel_check(&facts.release, kernel));
-    // A release that does not parse is judged as the oldest kernel: the strictest answer.
+    // A release that does not parse is judged as the oldest kernel, which gives the strictest answer.
     let kernel = kernel.unwrap_or(OLDEST);
     checks.push(btf(facts));
     checks.push(bpffs(facts));
@@ -61,7 +61,7 @@ fn bpffs(facts: &Facts) -> Check {
     if let Some(mount) = facts.bpf_mounts.iter().find(|mount| facts.pin_dir.starts_with(mount)) {
         return Check::ok(NAME, format!("mounted at {mount}"));
     }
-    // The agent mounts it there and nowhere else (`dataplane::load`).
+    // The agent mounts a BPF filesystem at /sys/fs/bpf and nowhere else (`dataplane::load`).
     if facts.pin_dir.starts_with("/sys/fs/bpf") {
         return Check::warn(
             NAME,
@@ -69,7 +69,7 @@ fn bpffs(facts: &Facts) -> Check {
             "mount -t bpf bpf /sys/fs/bpf  # in a container: mount the host's into it, or the pins end with the container",
         );
     }
-    // Nothing is mounted over a folder that others may use.
+    // The agent does not mount over other folders, since other programs may use them.
     Check::fail(
         NAME,
         format!("{pin_dir} lies in none, and the agent mounts one at /sys/fs/bpf only"),
@@ -130,7 +130,8 @@ fn lockdown(facts: &Facts) -> Check {
     }
 }
 
-/// `nf_conntrack_tcp_be_liberal` is not looked at: the cut's RSTs are exact and idle clients are challenged with either value.
+/// Judges conntrack. `nf_conntrack_tcp_be_liberal` is not checked: with either value the cut's RSTs have exact sequence numbers,
+/// and idle clients are challenged.
 fn conntrack(facts: &Facts) -> Vec<Check> {
     let Some(found) = &facts.conntrack else {
         return vec![Check::warn(
@@ -173,7 +174,7 @@ fn ipvs(facts: &Facts) -> Vec<Check> {
     ]
 }
 
-/// A sysctl that must not be 0, and what 0 means.
+/// Judges a sysctl that must not be 0. `zero`: the consequence of 0.
 fn not_zero(name: &str, value: Option<u32>, zero: &str, remedy: &str) -> Check {
     match value {
         Some(0) => Check::warn(name, format!("0: {zero}"), remedy),
@@ -187,7 +188,7 @@ fn not_zero(name: &str, value: Option<u32>, zero: &str, remedy: &str) -> Check {
 }
 
 fn device_checks(device: &super::DeviceFacts, rp_filter_all: Option<u32>) -> Vec<Check> {
-    // include/linux/inetdevice.h, IN_DEV_RPFILTER: the larger of `all` and the device's own counts.
+    // The kernel applies the larger of `all` and the device's own value (IN_DEV_RPFILTER, include/linux/inetdevice.h).
     let rp_filter = device.rp_filter.max(rp_filter_all);
     let mut checks = vec![match rp_filter.filter(|_| device.rp_filter.is_some()) {
         Some(1) => Check::warn(

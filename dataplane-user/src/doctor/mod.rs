@@ -1,7 +1,7 @@
-//! What the machine must have for the cut to work, one line a fact: ok, warn or fail, with the remedy.
+//! Checks what the machine must have for the cut to work. Each fact is one line: ok, warn or fail, with the remedy.
 //!
-//! Reads the kernel's own files and the attributes of devices; changes nothing and needs no agent. What a fact means
-//! ([`judge`]) is apart from reading it ([`Facts::gather`]), so that every kernel and setting can be tested on any machine.
+//! The doctor reads the kernel's own files and the attributes of devices. It changes nothing and needs no agent. Reading facts
+//! ([`Facts::gather`]) is separate from judging them ([`judge`]), so that tests can judge every kernel and setting on any machine.
 
 mod facts;
 mod judge;
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::report::Document;
 
-/// The remedy where this user may not look.
+/// The remedy where this user lacks the rights to check something.
 pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
 /// How a line of the doctor's ends.
@@ -47,17 +47,17 @@ pub struct Check {
 }
 
 impl Check {
-    /// A line that is as it should be.
+    /// A check whose result is as it should be.
     pub fn ok(name: impl Into<String>, found: impl Into<String>) -> Self {
         Self { name: name.into(), level: Level::Ok, found: found.into(), remedy: None }
     }
 
-    /// A line that limits the promise.
+    /// A check whose result limits what the cut promises.
     pub fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name: name.into(), level: Level::Warn, found: found.into(), remedy: Some(remedy.into()) }
     }
 
-    /// A line that breaks the promise.
+    /// A check whose result breaks what the cut promises.
     pub fn fail(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name: name.into(), level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
     }

@@ -1,4 +1,4 @@
-//! How near conntrack is to dropping packets: its table, and what it counts while somebody looks.
+//! How near conntrack is to dropping packets: how full its table is, and how its counters grow within a second.
 use std::{
     error::Error as _,
     thread,
@@ -11,38 +11,38 @@ use crate::{
     sysctl,
 };
 
-/// From so many percent of conntrack's maximum on the table is nearly full: a burst would fill it, and then new flows are dropped
-/// (`__nf_conntrack_alloc`, net/netfilter/nf_conntrack_core.c).
+/// The percentage of conntrack's maximum from which on the table is nearly full. A burst would fill the table, and then the kernel
+/// drops new flows (`__nf_conntrack_alloc`, net/netfilter/nf_conntrack_core.c).
 const NEARLY_FULL: u64 = 90;
-/// The counters are read twice, so far apart at least: what they had before anybody looked is history.
+/// The shortest time between the two readings of the counters. Only growth in that time matters: older counts are history.
 const APART: Duration = Duration::from_secs(1);
 
 /// Conntrack of the calling thread's network namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pressure {
-    /// Entries in its table.
+    /// The number of entries in its table.
     pub entries: u64,
-    /// How many there may be; 0 for any number.
+    /// The largest number of entries. 0: no maximum.
     pub most: u64,
-    /// What it had counted, and a second later; `Err` with the reason where it could not be asked.
+    /// Its counters, and the same counters a second later. `Err` has the reason why they could not be read.
     pub counted: Result<[Stats; 2], String>,
 }
 
-/// A first reading of the counters.
+/// The first of two readings of the counters.
 #[derive(Debug)]
 pub struct Counting {
     at: Instant,
-    /// `None` where conntrack is not loaded: asking for its counters would load a module.
+    /// `None` where conntrack is not loaded. It is not asked then: the request for its counters would load a module.
     first: Option<Result<Stats, String>>,
 }
 
 impl Counting {
-    /// Reads what conntrack has counted so far. A second later [`Self::end`] reads it again without waiting.
+    /// Reads conntrack's counters. From a second later on [`Self::end`] reads them again without waiting.
     pub fn begin() -> Self {
         Self { at: Instant::now(), first: entries().map(|_| stats()) }
     }
 
-    /// Reads once more, a second after the first time or later; `None` where conntrack is not loaded. Blocks until then.
+    /// Reads the counters again. Blocks until a second after the first reading. `None` where conntrack is not loaded.
     pub fn end(self) -> Option<Pressure> {
         let counted = self.first?.and_then(|first| {
             thread::sleep(APART.saturating_sub(self.at.elapsed()));
@@ -69,7 +69,7 @@ fn stats() -> Result<Stats, String> {
     })
 }
 
-/// What it means.
+/// Judges how full the table is and how the counters grow.
 pub(super) fn judge(pressure: &Pressure) -> [Check; 2] {
     [table(pressure.entries, pressure.most), drops(&pressure.counted)]
 }
@@ -103,13 +103,14 @@ fn drops(counted: &Result<[Stats; 2], String>) -> Check {
         ("drop", before.drop, after.drop),
         ("early_drop", before.early_drop, after.early_drop),
     ];
-    // A CPU that went away takes its counts with it: that is no growth.
+    // A CPU that goes offline takes its counts with it. A smaller count is no growth.
     let grown = counters.map(|(name, before, after)| (name, after.saturating_sub(before)));
     let told = |counts: &[(&str, u64)]| {
         let counts = counts.iter().filter(|(_, count)| *count > 0);
         counts.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
     };
-    let (now, ever) = (told(&grown), told(&counters.map(|(name, _, after)| (name, after))));
+    let now = told(&grown);
+    let ever = told(&counters.map(|(name, _, after)| (name, after)));
     match (now.is_empty(), ever.is_empty()) {
         (true, true) => Check::ok(NAME, "none"),
         (true, false) => {

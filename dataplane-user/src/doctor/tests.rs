@@ -4,7 +4,7 @@ use super::{
 };
 use crate::conntrack::Stats;
 
-/// What conntrack had counted long before.
+/// Counts from long before the first reading.
 const COUNTED: Stats = Stats { invalid: 0, insert_failed: 1_000, drop: 10, early_drop: 1 };
 
 fn good() -> Facts {
@@ -92,7 +92,7 @@ fn each_fault_has_its_line_and_a_remedy() {
     }
 }
 
-/// What remedies begin with: each must be good for pasting into a shell.
+/// The programs with which remedies may begin: a remedy must be a command that can be pasted into a shell.
 const COMMANDS: &[&str] = &[
     "capsh",
     "cat",
@@ -145,14 +145,14 @@ fn counters_are_a_warning_only_while_they_grow() {
         let checks = judge(&facts);
         line(&checks, "conntrack drops").found.clone()
     };
-    // What there was before anybody looked is history.
+    // Counts from before the first reading are history.
     let history =
         "none just now; since this network namespace began: insert_failed 1000, drop 10, early_drop 1";
     assert_eq!(told(COUNTED), history);
     let grown = Stats { insert_failed: 1_004, early_drop: 4, ..COUNTED };
     let dropped = "packets are being dropped: insert_failed 4, early_drop 3 within about a second";
     assert_eq!(told(grown), dropped);
-    // A CPU went away: neither its counts nor their absence are growth.
+    // After a CPU went offline the counts are smaller. That is no growth.
     assert_eq!(told(Stats::default()), "none");
 }
 

@@ -5,13 +5,13 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::enforce::Now;
 
-/// Reads the clocks, together.
+/// Reads all three clocks at once.
 pub fn now() -> Now {
     Now { mono: monotonic_ns(), boot: read(ClockId::CLOCK_BOOTTIME), wall: Timestamp::now() }
 }
 
-/// CLOCK_MONOTONIC of the machine in ns: the clock of `bpf_ktime_get_ns`, and so of every verdict. A time namespace (5.6) shifts what
-/// this process reads, not what the kernel programs do.
+/// CLOCK_MONOTONIC of the machine in ns: the clock of `bpf_ktime_get_ns`, and so of every verdict. A time namespace (5.6) shifts the
+/// clock that this process reads, but not the clock that the kernel programs read.
 pub fn monotonic_ns() -> u64 {
     let own = i128::try_from(read(ClockId::CLOCK_MONOTONIC).as_nanos()).unwrap_or(i128::MAX);
     u64::try_from(own - i128::from(*OFFSET)).unwrap_or(0)
@@ -19,7 +19,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// Nanoseconds by which this process's time namespace is ahead of the machine.
 static OFFSET: LazyLock<i64> = LazyLock::new(|| {
-    // Those of the namespace that children get; a process that was started in it is in it.
+    // The file has the offsets of the namespace for children. A process that was started in a time namespace is itself in it.
     std::fs::read_to_string("/proc/self/timens_offsets")
         .ok()
         .as_deref()
@@ -27,16 +27,17 @@ static OFFSET: LazyLock<i64> = LazyLock::new(|| {
         .unwrap_or(0)
 });
 
-/// Lines of a clock's name or number, seconds and nanoseconds (proc_timens_show_offsets, kernel/time/namespace.c).
+/// Reads lines of a clock's name or number, seconds and nanoseconds (proc_timens_show_offsets, kernel/time/namespace.c).
 fn monotonic_offset(text: &str) -> Option<i64> {
     let line = text.lines().find(|line| matches!(line.split_whitespace().next(), Some("monotonic" | "1")))?;
     let mut words = line.split_whitespace().skip(1).map(str::parse::<i64>);
-    let (seconds, nanoseconds) = (words.next()?.ok()?, words.next()?.ok()?);
+    let seconds = words.next()?.ok()?;
+    let nanoseconds = words.next()?.ok()?;
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
 fn read(clock: ClockId) -> Duration {
-    // The clocks exist on every kernel that can run this; an error cannot come back.
+    // Every kernel that can run the agent has these clocks, so an error cannot occur.
     clock_gettime(clock).map(Duration::from).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! The text of the flags file. Version 2 is written. Version 1, which had the CLI's flags alone, is read too: an upgrade must not lose a
-//! node's flag.
+//! The text of the flags file. The agent writes version 2. It reads version 1 too, which had only the CLI's flags, since an upgrade must
+//! not lose a node's flag.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 
 const VERSION: u32 = 2;
 
-/// What every version has.
+/// The field that every version has.
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -38,16 +38,17 @@ struct Flag {
     ends_boot_ms: Option<u64>,
 }
 
-/// Version 2. To the nanosecond: limits tell claims apart by when they were raised.
+/// Version 2. Times are exact to the nanosecond, since limits tell claims apart by when they were raised.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
     version: u32,
-    /// CLOCK_BOOTTIME means nothing after another boot.
+    /// The boot to which the times belong: CLOCK_BOOTTIME means nothing after another boot.
     boot_id: String,
     claims: Vec<StoredClaim>,
     released: Vec<Released>,
-    /// Claims that were withheld and are gone. The field is left out where there are none. An agent that does not know it reads the rest.
+    /// Claims that were withheld and are gone. Where there are none the field is left out, so that an agent that does not know it can
+    /// still read the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<StoredGone>,
 }
@@ -70,7 +71,7 @@ struct StoredClaim {
 #[serde(try_from = "Word", into = "Word")]
 struct StoredSource(Source);
 
-/// Who holds a claim: a word, or another system by its name.
+/// The source of a claim as it stands in the file: a word, or the name of another system.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Word {
@@ -79,7 +80,8 @@ enum Word {
 }
 
 const CLI: &str = "cli";
-/// The source of nodes, whichever it is: the first one there was, as agents of all versions read it.
+/// The word for the source of nodes, whichever it is. It is the word of the first such source, the cluster file, which agents of all
+/// versions can read.
 const OF_SOURCE: &str = cluster::FILE.key();
 const HUNG: &str = "hung";
 const UNREACHABLE: &str = "unreachable";
@@ -108,10 +110,10 @@ enum StoredScope {
     Pool(String),
 }
 
-/// What the text says of this boot.
+/// Reads the claims from the file's text, where that is of this boot.
 ///
 /// # Errors
-/// Why it cannot be believed, for after the file's name.
+/// The reason why the file is not accepted, as a text that follows the file's name.
 pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String> {
     let stored = match parse::<Header>(text)?.version {
         1 => parse::<Flags>(text)?.upgraded(now),
@@ -121,8 +123,9 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
     if stored.boot_id != boot_id {
         return Err("is from before the machine booted".into());
     }
-    // One of the source that is over stays, as it does in memory: the source may say it still, and a wall clock that was set
-    // back must not give it new time. So does an automatic one: where a limit withheld it, its cause must not raise it as new.
+    // Only the CLI's claims are dropped once they are over. A claim of the source stays, as it does in memory: the source may still have
+    // it, and a wall clock that was set back must not extend it. An automatic claim stays too: where a limit withheld it, its cause must
+    // not raise it as a new one.
     let holds = |claim: &Claim| claim.source != Source::Cli || !claim.ended(now);
     let claims = stored.claims.into_iter().map(StoredClaim::read).filter(|(_, claim)| holds(claim));
     let released = stored
@@ -137,10 +140,10 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| format!("is damaged: {error}"))
 }
 
-/// The text, with a line feed at its end.
+/// Makes the file's text, with a line feed at its end.
 ///
 /// # Errors
-/// Where it cannot be put into JSON.
+/// Where the claims cannot be written as JSON.
 pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>> {
     let released = saved
         .released
@@ -158,13 +161,13 @@ pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>>
     Ok(text)
 }
 
-/// Enough for 584 years of uptime.
+/// A time in nanoseconds. 64 bits are enough for 584 years of uptime.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Flags {
-    /// As version 2 says it.
+    /// The same flags in version 2.
     fn upgraded(self, now: Now) -> Stored {
         let claim = |flag: Flag| StoredClaim {
             node: flag.node,
@@ -173,7 +176,7 @@ impl Flags {
             reason: flag.reason,
             evidence: None,
             since: flag.since,
-            // The time was not noted. Only the limits use it, and they do not concern what a person flagged.
+            // Version 1 did not store this time. Only the limits use it, and they do not apply to flags that a person set.
             raised_boot_ns: nanoseconds(now.boot),
             ends_boot_ns: flag.ends_boot_ms.map(|ends| ends.saturating_mul(1_000_000)),
             until: None,

@@ -1,5 +1,5 @@
-//! The file that keeps what is claimed of nodes while no agent runs, and the clocks by which claims end. Time is handed in but
-//! for [`clock`]; only [`store`] touches the disk.
+//! The file that stores the claims on nodes while no agent runs, and the clocks by which claims end. Only [`clock`] reads the time; the
+//! other files get it from their callers. Only [`store`] touches the disk.
 
 mod clock;
 mod format;

@@ -8,7 +8,7 @@ use std::{
 use super::format;
 use crate::enforce::{Now, Saved};
 
-/// Longest flags file that is believed, in bytes.
+/// The longest flags file that is accepted, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Why the flags file could not be written.
@@ -24,15 +24,15 @@ pub struct StoreError {
 pub struct Adopted {
     /// The claims that still hold.
     pub saved: Saved,
-    /// Why there is nothing although there was a file.
+    /// Why there are no claims although there was a file.
     pub problem: Option<String>,
 }
 
-/// The file that keeps all claims while no agent runs: those of the source and of other causes too, whose verdicts the next
-/// agent renews before it has heard of them.
+/// The file that stores all claims while no agent runs, not only an operator's flags. The next agent renews the verdicts of the other
+/// claims before their sources have told it of them.
 ///
-/// A file that cannot be believed (damaged, of a later version, or from before the machine booted) gives no claims: the cut then
-/// lapses, traffic flows, and `status` says so. It is kept aside as `flags.json.bad`.
+/// A file that is not accepted (damaged, of a later version, or from before the machine booted) gives no claims. The cut then lapses,
+/// traffic flows, and `status` says so. The file is set aside as `flags.json.bad`.
 #[derive(Debug)]
 pub struct FlagStore {
     path: PathBuf,
@@ -46,11 +46,11 @@ impl FlagStore {
         Self { path: run_dir.join("flags.json"), boot_id: boot_id.trim().to_owned() }
     }
 
-    /// Makes sure that the file, where there is one, can be read and written anew: else the agent's flags would not outlive the agent.
-    /// [`FlagStore::adopt`] reads what the file says.
+    /// Makes sure that the file, where there is one, is a regular file that can be opened. Otherwise the agent's flags would not outlive
+    /// the agent. [`FlagStore::adopt`] reads the content.
     ///
     /// # Errors
-    /// Where something else lies in its place, or it cannot be opened.
+    /// Where something else lies in the file's place, or the file cannot be opened.
     pub fn check(&self) -> Result<(), StoreError> {
         match self.open() {
             Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
@@ -60,10 +60,11 @@ impl FlagStore {
         }
     }
 
-    /// Removes the file and what lies beside it of the kind. Returns whether there was one; its flags end with it.
+    /// Removes the flags file, and with it the flags; also one that was set aside, and a new one that was not finished. Returns whether
+    /// there was a flags file.
     ///
     /// # Errors
-    /// Where one of them cannot be removed.
+    /// Where one of these files cannot be removed.
     pub fn remove(&self) -> Result<bool, StoreError> {
         let mut was = false;
         for path in [self.path.clone(), self.path.with_extension("json.bad"), self.aside()] {
@@ -76,7 +77,7 @@ impl FlagStore {
         Ok(was)
     }
 
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -89,10 +90,10 @@ impl FlagStore {
         StoreError { path: self.path.clone(), source }
     }
 
-    /// Reads what an earlier agent left.
+    /// Reads the claims that an earlier agent left.
     ///
     /// # Errors
-    /// Where it cannot be read at this moment (no descriptor, no memory, an error of the disk): it may be good, and stays.
+    /// Where the file cannot be read at this moment (no descriptor, no memory, an error of the disk). The file may be good, so it stays.
     pub fn adopt(&self, now: Now) -> Result<Adopted, StoreError> {
         let text = match self.read() {
             Ok(text) => text,
@@ -115,7 +116,7 @@ impl FlagStore {
     }
 
     fn open(&self) -> io::Result<File> {
-        // O_NONBLOCK: to open a pipe that nobody writes to must not hang.
+        // O_NONBLOCK: opening a pipe that has no writer must not hang.
         let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path)?;
         let meta = file.metadata()?;
         if !meta.is_file() {
@@ -139,22 +140,22 @@ impl FlagStore {
         Adopted { saved: Saved::default(), problem: Some(problem) }
     }
 
-    /// Writes all claims: aside, to the disk, then over the old file.
+    /// Writes all claims to a new file, syncs it to the disk, and renames it over the old one.
     ///
     /// # Errors
-    /// Where any of it fails; the old file stays as it was.
+    /// Where any step fails. The old file is unchanged then, unless only the sync of its folder failed.
     pub fn save(&self, saved: &Saved) -> Result<(), StoreError> {
         let written = format::write(saved, &self.boot_id).map_err(io::Error::from);
         written.and_then(|text| self.write(&text)).map_err(|source| self.failed(source))
     }
 
     fn write(&self, text: &[u8]) -> io::Result<()> {
-        // The next agent would not read it, and not start for it: the reasons may be of any length.
+        // The next agent would reject a longer file as damaged. The texts of claims may be of any length.
         if text.len() as u64 > MAX_BYTES {
             return Err(io::Error::other(format!("would be {} bytes; the limit is {MAX_BYTES}", text.len())));
         }
         let aside = self.aside();
-        // Made anew: what lies there may be anything, and only a file of our own is sure to take the text.
+        // The file is created anew, since anything may lie at this path, such as a pipe that nobody reads.
         if let Err(error) = fs::remove_file(&aside)
             && error.kind() != io::ErrorKind::NotFound
         {

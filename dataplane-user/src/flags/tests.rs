@@ -76,7 +76,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
 }
 
-/// A file that an agent left which knew the CLI's flags alone.
+/// A file of version 1, from an agent that knew only the CLI's flags.
 fn first_version(boot_id: &str) -> String {
     format!(
         r#"{{
@@ -92,7 +92,7 @@ fn first_version(boot_id: &str) -> String {
     )
 }
 
-/// An agent that does not know of claims that are gone left a file without them, and reads one where there are none.
+/// An agent that does not know the field `gone` writes files without it, and can read a file that has none.
 #[test]
 fn a_file_says_nothing_of_claims_that_are_gone_where_there_are_none() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_file_says_nothing_of_claims_that_are_gone_where_there_are_none() {
     assert_eq!((adopted.saved, adopted.problem), (without, None));
 }
 
-/// The words of version 2, which older agents read and wrote.
+/// Older agents read and wrote these words of version 2.
 #[test]
 fn sources_stand_in_the_file_by_their_words() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn sources_stand_in_the_file_by_their_words() {
     assert_eq!(sources, ["cli".into(), "cluster-file".into(), external, "hung".into(), "unreachable".into()]);
 }
 
-/// Writes the file and has it rejected. Gives what is said of that.
+/// Writes a file that the store must reject. Returns the reason.
 fn rejected(store: &FlagStore, text: &str) -> String {
     fs::write(store.path(), text).unwrap();
     let adopted = store.adopt(at(1_000, 20)).unwrap();
@@ -153,14 +153,15 @@ fn a_flag_that_is_over_is_left() {
         |flags: &[(NodeName, Claim)]| Saved { claims: [&saved().claims[..], flags].concat(), ..saved() };
     store.save(&with(std::slice::from_ref(&flag))).unwrap();
     assert_eq!(store.adopt(at(1_000, 59)).unwrap().saved, with(&[flag]));
-    // What no person made is the next agent's to drop, and the source may say still what it said.
+    // Other claims stay though they are over: the next agent drops automatic ones, and the source may still have its own.
     let over = at(1_000, 71);
     let left = store.adopt(over).unwrap().saved;
     assert_eq!(left, saved());
     assert!(left.claims[1..].iter().all(|(_, claim)| claim.ended(over)));
 }
 
-/// While a limit withholds claims, only those count that are first raised after the release: not one that ended while no agent ran.
+/// For some time after a limit withheld claims, only claims count that were first raised after that. A withheld claim that ended while no
+/// agent ran and is raised again is as old as before.
 #[test]
 fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -218,7 +219,7 @@ fn flags_of_the_first_version_are_read() {
     };
     let expected = vec![("a".into(), flag("disk", 1_000, Some(60_500))), ("b".into(), flag("", 1_001, None))];
     assert_eq!(adopted.saved, Saved { claims: expected, ..Saved::default() });
-    // The next save makes it one of this version.
+    // The next save writes the file in this version.
     store.save(&adopted.saved).unwrap();
     assert!(fs::read_to_string(store.path()).unwrap().contains("\"version\": 2"));
     assert_eq!(store.adopt(at(2_000, 20)).unwrap().saved, adopted.saved);
@@ -239,7 +240,7 @@ fn a_file_that_cannot_be_believed_gives_no_flags_and_says_so() {
         (good.replace("\"cli\"", "\"nobody\""), "is damaged: unknown source `nobody`"),
         (good.replace("\"version\": 2", "\"version\": 3"), "is of version 3, expected 2;"),
         (good.replace("\"version\": 2", "\"version\": 0"), "is of version 0, expected 2;"),
-        // A later version may say anything.
+        // A later version may have any fields.
         ("{\"version\": 9, \"verdicts\": []}".to_owned(), "is of version 9, expected 2;"),
         (good.replace(&boot_id(), "another"), "is from before the machine booted;"),
         (first.replace("\"ends_boot_ms\"", "\"ends\""), "is damaged: unknown field `ends`"),
@@ -278,7 +279,7 @@ fn a_file_of_more_than_an_agent_writes_is_damaged() {
     assert!(dir.path().join("flags.json.bad").exists() && adopted.saved == Saved::default());
 }
 
-/// It would be taken for damaged.
+/// The next agent would reject the file as damaged.
 #[test]
 fn what_could_not_be_read_again_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,7 +304,7 @@ fn what_is_no_regular_file_is_named_at_once() {
     fs::remove_dir(store.path()).unwrap();
     nix::unistd::mkfifo(store.path(), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(refused().contains("flags.json: is not a regular file"), "{}", refused());
-    // Not even one that came after the check holds anybody up.
+    // Even a pipe that appeared after the check does not block.
     assert!(store.adopt(at(1_000, 10)).unwrap_err().to_string().contains("is not a regular file"));
     assert!(store.path().exists(), "what cannot be read at this moment stays");
     nix::unistd::mkfifo(&dir.path().join("flags.json.new"), nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Entry, Error, Pair, Record, stored::Stored};
 
-/// The version of the lines' meaning. A reader of another version puts the file aside and adopts nothing.
+/// The version of the lines' meaning. A reader of another version sets the file aside and adopts nothing.
 const VERSION: u32 = 1;
-/// How many files are kept aside at most; the last one is replaced.
+/// The largest number of files that are set aside. Another one replaces the last.
 const KEPT: usize = 9;
-/// A file with so many more lines than entries is written anew.
+/// The number of lines beyond the entries from which on the file is written anew.
 const SLACK: usize = 4_096;
 
-/// First line of the file.
+/// The first line of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Header {
     version: u32,
@@ -33,7 +33,7 @@ impl Header {
         Self { version: VERSION, boot_id: boot_id.trim().to_owned(), netns }
     }
 
-    /// Why a file with this header means nothing to who is at `here`.
+    /// Why a file with this header does not count for a process whose own header is `here`.
     fn foreign(&self, here: &Self) -> Option<&'static str> {
         if self.version != here.version {
             Some("is of another version")
@@ -47,53 +47,54 @@ impl Header {
     }
 }
 
-/// What stands in the file.
+/// The content of the file.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// What is ours.
+    /// The destinations that are ours to restore.
     pub entries: BTreeMap<Pair, Entry>,
-    /// Lines that could not be read and count as not written: one whose write was cut short, or that was damaged since.
+    /// The number of lines that could not be read, because their write was cut short or they were damaged later. They count as not written.
     pub damaged: usize,
-    /// Why none of it counts.
+    /// Why nothing in the file counts.
     pub problem: Option<&'static str>,
-    /// It is from before the machine booted: nothing of what it says is left to be restored.
+    /// The file is from before the machine booted. Its IPVS tables ended with that boot, so nothing is left to restore.
     pub ended_with_its_tables: bool,
-    /// Where the file was put aside, by [`Ledger::open`]: it may name tables that are still there.
+    /// The path at which [`Ledger::open`] set the file aside. The file may name destinations in tables that still exist.
     pub aside: Option<PathBuf>,
-    /// Nothing stands behind its first line.
+    /// The file has nothing behind its first line.
     blank: bool,
-    /// Its first line cannot be read, others can.
+    /// The first line cannot be read, but others can.
     headless: bool,
 }
 
 impl Loaded {
-    /// Why the file must not be lost although none of it counts: what was drained may still be so, also in another network namespace.
+    /// Why nothing in the file counts, where the file must not be lost all the same: its destinations may still be drained, also in
+    /// another network namespace.
     pub fn unread(&self) -> Option<&'static str> {
         self.problem.filter(|_| !self.ended_with_its_tables && !self.blank)
     }
 }
 
-/// The file, open for writing.
+/// The ledger's file, open for writing.
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
     file: File,
     lines: usize,
-    /// The last write may have ended within a line.
+    /// Whether the last write may have ended within a line.
     torn: bool,
 }
 
 impl Ledger {
-    /// Where the ledger of a run folder is.
+    /// The path of the ledger in a run folder.
     pub fn path(run_dir: &Path) -> PathBuf {
         run_dir.join(format!("{}log", super::FILES))
     }
 
-    /// Opens the ledger in a run folder, which must exist, and reads what an earlier agent left. A file from before the machine booted is begun
-    /// anew; one that cannot be read, or speaks of another network namespace, is put aside ([`Loaded::aside`]).
+    /// Opens the ledger in a run folder, which must exist, and reads the entries that an earlier agent left. A file from before the machine
+    /// booted is begun anew. A file that cannot be read, or that is of another network namespace, is set aside ([`Loaded::aside`]).
     ///
     /// # Errors
-    /// Where it cannot be read or written.
+    /// Where the file cannot be read or written.
     pub fn open(run_dir: &Path) -> Result<(Self, Loaded), Error> {
         let path = Self::path(run_dir);
         let failed = |what| {
@@ -123,10 +124,10 @@ impl Ledger {
         Ok((this, loaded))
     }
 
-    /// Reads the ledger of a run folder; nothing where there is none.
+    /// Reads the ledger of a run folder. Where there is no file there are no entries.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Where the file cannot be read.
     pub fn read(run_dir: &Path) -> Result<Loaded, Error> {
         let path = Self::path(run_dir);
         let read = File::options()
@@ -141,13 +142,13 @@ impl Ledger {
         }
     }
 
-    /// Whether nothing stands in the ledger of a run folder that is to be restored, or may be. Cheap.
+    /// Whether the ledger of a run folder has nothing that must, or may have to, be restored. Cheap.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Where the file cannot be read.
     pub fn is_empty(run_dir: &Path) -> Result<bool, Error> {
         match fs::metadata(Self::path(run_dir)) {
-            // More than a first line and a few entries that were dropped: there is something, or will be written away.
+            // So long a file has entries, or history that the agent soon removes. It is not read, and counts as not empty.
             Ok(meta) if meta.len() > 4_096 => Ok(false),
             Ok(_) => {
                 let loaded = Self::read(run_dir)?;
@@ -158,10 +159,10 @@ impl Ledger {
         }
     }
 
-    /// Removes all files of the ledger but those that were put aside. Returns whether there was one.
+    /// Removes all files of the ledger except those that were set aside. Returns whether there was a ledger.
     ///
     /// # Errors
-    /// Where one cannot be removed.
+    /// Where a file cannot be removed.
     pub fn remove(run_dir: &Path) -> Result<bool, Error> {
         let mut was = false;
         for name in ["log", "new", "turn", "owner", "guard", "apart"] {
@@ -175,15 +176,15 @@ impl Ledger {
         Ok(was)
     }
 
-    /// Whether it is still the file that others find in the run folder.
+    /// Whether the open file is still the one that other processes find in the run folder.
     pub fn is_there(&self) -> bool {
         super::is_at(&self.file, &self.path)
     }
 
-    /// Adds lines. Only after this may the kernel be told what they say.
+    /// Adds the lines of these records. Only after this may the caller change the kernel's tables accordingly.
     ///
     /// # Errors
-    /// Where they are not all written: then nothing of them may be done.
+    /// Where not all lines are written. Then the caller may carry out none of these records.
     pub fn append(&mut self, records: &[Record]) -> Result<(), Error> {
         if records.is_empty() {
             return Ok(());
@@ -202,11 +203,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// To be called when there is nothing to do: writes the file anew where most of its lines are history. `entries` is what is ours, `count` of
-    /// them.
+    /// Writes the file anew where most of its lines are history. To be called when there is nothing else to do. `entries` gives the
+    /// destinations that are ours to restore, `count` is their number.
     ///
     /// # Errors
-    /// Where that fails; the old file stays.
+    /// Where writing fails. The old file stays.
     pub fn rest(
         &mut self,
         count: usize,
@@ -219,10 +220,10 @@ impl Ledger {
         self.rewrite(&entries())
     }
 
-    /// Writes the file anew, aside, and puts it in the old one's place.
+    /// Writes a new file and renames it over the old one.
     ///
     /// # Errors
-    /// Where that fails; the old file stays.
+    /// Where writing fails. The old file stays.
     pub fn rewrite(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), Error> {
         let aside = self.path.with_extension("new");
         let mut text = Vec::new();
@@ -243,7 +244,9 @@ impl Ledger {
             Ok(file)
         })()
         .map_err(|source| self.failed("write it anew", source))?;
-        (self.file, self.lines, self.torn) = (file, entries.len(), false);
+        self.file = file;
+        self.lines = entries.len();
+        self.torn = false;
         Ok(())
     }
 
@@ -252,7 +255,7 @@ impl Ledger {
     }
 }
 
-/// Where to put a file that cannot be read: what already lies aside says what was drained first, so it stays.
+/// The path at which to set a file aside. Files that were set aside earlier stay, since they name the destinations that were drained first.
 fn aside(path: &Path) -> PathBuf {
     (1..KEPT)
         .map(|n| bad(path, n))
@@ -260,7 +263,7 @@ fn aside(path: &Path) -> PathBuf {
         .unwrap_or_else(|| bad(path, KEPT))
 }
 
-/// Files of a run folder that were put aside. The destinations that they name may still be drained.
+/// The files of a run folder that were set aside. The destinations that they name may still be drained.
 pub fn put_aside(folder: &Path) -> Vec<PathBuf> {
     let path = Ledger::path(folder);
     (1..=KEPT).map(|n| bad(&path, n)).filter(|path| fs::symlink_metadata(path).is_ok()).collect()
@@ -270,7 +273,7 @@ fn bad(path: &Path, n: usize) -> PathBuf {
     path.with_extension(format!("bad{n}"))
 }
 
-/// From its beginning, whatever was written or read before.
+/// Reads the whole file from its beginning, wherever the file's position is.
 fn read_all(file: &File) -> io::Result<Vec<u8>> {
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -288,9 +291,9 @@ fn read_all(file: &File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// `checksum json`, so that a line that was cut short or overwritten is told from a whole one.
+/// Writes a line: `checksum json`. The checksum tells a whole line from one that was cut short or overwritten.
 fn line(out: &mut Vec<u8>, value: &impl Serialize) {
-    // Nothing in these types can fail to be JSON.
+    // Values of these types can always be written as JSON.
     let json = serde_json::to_vec(value).unwrap_or_default();
     out.extend_from_slice(format!("{:08x} ", crc32fast::hash(&json)).as_bytes());
     out.extend_from_slice(&json);
@@ -304,8 +307,8 @@ fn whole(line: &[u8]) -> Option<&[u8]> {
     (sum == crc32fast::hash(json)).then_some(json)
 }
 
-/// What counts of the file, and how many of its lines are records. Each line has a checksum of its own: where the first one is damaged, the others still
-/// say what is to be restored.
+/// Reads the file. Returns its content and the number of lines behind the first one. Each line has a checksum of its own: where the first
+/// line is damaged, the others still say what must be restored.
 fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
     let mut loaded = Loaded::default();
     let mut lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
@@ -320,7 +323,8 @@ fn parse(bytes: &[u8], here: &Header) -> (Loaded, usize) {
     }
     let mut count = 0;
     if header.is_none() {
-        (loaded.headless, loaded.damaged) = (true, 1);
+        loaded.headless = true;
+        loaded.damaged = 1;
     }
     for line in lines {
         count += 1;

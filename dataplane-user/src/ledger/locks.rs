@@ -14,19 +14,19 @@ use nix::{
 
 use super::Error;
 
-/// How long another holder of the turn is waited for. A holder that keeps it longer is stopped, and must not keep what has lapsed from
-/// being restored.
+/// How long to wait for another holder of the lock. A process that holds the lock longer is stopped. It must not keep others from
+/// restoring destinations whose lease has lapsed.
 const TURN: Duration = Duration::from_millis(500);
 
-/// Keeps agent, guard and `repair` from changing the tables at the same time.
+/// The lock that keeps agent, guard and `repair` from changing the IPVS tables at the same time.
 #[derive(Debug)]
 pub struct IpvsLock {
     _file: Option<Flock<File>>,
 }
 
 impl IpvsLock {
-    /// Waits for the turn, half a second at most: a holder that was stopped meanwhile is passed over, and finds its lease lapsed when it
-    /// goes on.
+    /// Waits for the lock, for half a second at most. After that the caller goes on without it: the holder is stopped, and finds its lease
+    /// lapsed when it continues.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -34,7 +34,7 @@ impl IpvsLock {
         Ok(Self { _file: lock(run_dir, "turn", TURN)? })
     }
 
-    /// For a caller that has nothing that must be restored: `None` where another process holds the turn for half a second.
+    /// Takes the lock for a caller that need not restore anything. `None` where another process holds the lock for half a second.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -43,10 +43,10 @@ impl IpvsLock {
     }
 }
 
-/// The lock file of a guard that was started apart from any agent.
+/// The end of the name of the lock file that an external guard holds.
 const APART: &str = "apart";
 
-/// Held by an agent while it lives: whoever gets it knows that no agent has a hand in the ledger, not even a stopped one.
+/// The lock that an agent holds while it lives. A process that gets the lock knows that no agent uses the ledger, not even a stopped one.
 #[derive(Debug)]
 pub struct Owner {
     file: Flock<File>,
@@ -54,7 +54,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes it; `None` where another process has it for longer than `patience`.
+    /// Takes the agent's lock. `None` where another process holds it for longer than `patience`.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -62,12 +62,12 @@ impl Owner {
         Self::named(run_dir, "owner", patience)
     }
 
-    /// Whether its file is still the one that others find in that run folder.
+    /// Whether the locked file is still the one that other processes find in this run folder.
     pub fn is_in(&self, run_dir: &Path) -> bool {
         super::is_at(&self.file, &path(run_dir, self.name))
     }
 
-    /// The same for the guard that restores: one at a time.
+    /// Takes the lock of the guard that restores, of which there is one at a time.
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -75,7 +75,8 @@ impl Owner {
         Self::named(run_dir, "guard", patience)
     }
 
-    /// The same for a guard that was started apart from any agent, for as long as it lives: beside it an agent's own one may be at work still.
+    /// Takes the lock that an external guard holds while it lives. Beside it an agent's own guard may still be at work, so it is another
+    /// lock than that of [`Self::take_guard`].
     ///
     /// # Errors
     /// Where the lock's file cannot be used.
@@ -88,13 +89,14 @@ impl Owner {
     }
 }
 
-/// Whether a guard that was started apart holds its lock there. It may be in a PID namespace of its own: a lock tells, a process id would not.
+/// Whether an external guard holds its lock in this run folder. The guard may be in a PID namespace of its own, where its process id would
+/// say nothing.
 pub fn has_guard_apart(run_dir: &Path) -> bool {
     let file = File::options()
         .read(true)
         .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
         .open(path(run_dir, APART));
-    // Shared, so that two who look do not see each other.
+    // A shared lock, so that two processes that check at once do not take each other for a guard.
     file.is_ok_and(|file| {
         matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     })

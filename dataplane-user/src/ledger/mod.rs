@@ -1,12 +1,12 @@
-//! The destinations in the IPVS tables that are ours to restore, in a file, so that they outlive the agent: a weight does not lapse by
-//! itself.
+//! The ledger: the file that names the destinations in the IPVS tables that are ours to restore. It outlives the agent, since a destination's
+//! weight does not lapse by itself.
 //!
-//! `ledger.log` in the run folder: one line for each step of each destination, written *before* the kernel is told. Nothing is synced
-//! to the disk: the file must outlive processes, not the machine, whose tables end with it. It names the boot and the network namespace
-//! that it speaks of; in another one it means nothing.
+//! The file is `ledger.log` in the run folder. It has a line for each step of each destination, written *before* the kernel's table changes.
+//! Nothing is synced to the disk: the file must outlive processes, but not a reboot, which ends the tables too. Its first line names the boot
+//! and the network namespace that it belongs to. In any other the file means nothing.
 //!
-//! One deadline holds for the whole ledger. It is renewed with the verdicts and lies in a pinned map ([`crate::dataplane::lease`]): once it
-//! has lapsed everything is restored.
+//! The whole ledger has one deadline, the lease. It is renewed with the verdicts and lies in a pinned map ([`crate::dataplane::lease`]). Once
+//! the lease has lapsed everything is restored.
 
 mod file;
 mod locks;
@@ -25,10 +25,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Beginning of the names of all files of this room.
+/// The beginning of the names of all files of the ledger.
 pub const FILES: &str = "ledger.";
 
-/// Whether what lies at `path` is this very file: one that was removed can be written on, and nobody sees it.
+/// Whether `path` still leads to this open file. A file that was removed can still be written, but nobody else finds it.
 fn is_at(file: &File, path: &Path) -> bool {
     let there = fs::symlink_metadata(path);
     there.is_ok_and(|there| {
@@ -36,7 +36,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     })
 }
 
-/// A file of the ledger cannot be used.
+/// Why a file of the ledger cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("ledger {}: {what}: {source}", path.display())]
 pub struct Error {
@@ -46,7 +46,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// For tests of rooms that write to a ledger.
+    /// For tests of modules that write to a ledger.
     #[cfg(test)]
     pub(crate) fn test(why: &'static str) -> Self {
         Self { path: PathBuf::new(), what: why, source: io::ErrorKind::Other.into() }

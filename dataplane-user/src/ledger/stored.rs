@@ -1,4 +1,4 @@
-//! How a record of the ledger stands in its file.
+//! The form in which the ledger's file stores a record.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use nodefence_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A record as it stands in the file.
+/// A record in the form that the file stores.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stored {
@@ -19,7 +19,7 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    /// How a record is written.
+    /// The stored form of a record.
     pub(super) fn of(record: &Record) -> Self {
         match record {
             Record::Own(pair, entry) => Self::Own {
@@ -39,7 +39,7 @@ impl Stored {
         }
     }
 
-    /// `None` where it names an address family that does not exist.
+    /// The record. `None` where its Service has the mark 0, which no Service can have.
     pub(super) fn record(self) -> Option<Record> {
         Some(match self {
             Self::Own { service, node, phase, original } => {
@@ -77,7 +77,7 @@ impl StoredKey {
             Self::Address { address, protocol } => {
                 Some(ServiceKey::Address { address, protocol: Protocol(protocol) })
             }
-            // IPVS knows no mark 0: such a key would ask for any service of the family.
+            // IPVS has no mark 0: a request with such a key would mean any service of the family.
             Self::Mark { mark: 0, .. } => None,
             Self::Mark { mark, ipv6 } => {
                 Some(ServiceKey::Mark { family: if ipv6 { Family::V6 } else { Family::V4 }, mark })
@@ -86,7 +86,7 @@ impl StoredKey {
     }
 }
 
-/// All that is written when the destination is added again; no counters.
+/// All attributes that are written when the destination is added again. Counters are not among them.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StoredDestination {
     address: SocketAddr,
@@ -94,9 +94,9 @@ pub(super) struct StoredDestination {
     weight: u32,
     upper: u32,
     lower: u32,
-    /// Kind, port, flags.
+    /// The tunnel's kind, port and flags.
     tunnel: (u8, u16, u16),
-    /// Attributes of later kernels: type and bytes.
+    /// The type and bytes of attributes of later kernels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     unknown: Vec<(u16, Vec<u8>)>,
 }

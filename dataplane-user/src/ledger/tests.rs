@@ -49,7 +49,7 @@ fn what_was_written_is_read() {
     let expected = [(pair(2), entry(2, Phase::Deleted)), (pair(3), entry(3, Phase::Lowered))];
     assert_eq!(loaded.entries, expected.into_iter().collect());
     assert_eq!((loaded.damaged, loaded.problem), (0, None));
-    // Another agent goes on with it.
+    // Another agent continues this ledger.
     let (mut ledger, again) = Ledger::open(dir.path()).unwrap();
     assert_eq!(again.entries, loaded.entries);
     ledger.append(&[Record::Drop(pair(2)), Record::Drop(pair(3))]).unwrap();
@@ -72,7 +72,7 @@ fn history_is_written_away() {
     ledger.rest(1, || entries).unwrap();
     let text = fs::read_to_string(dir.path().join("ledger.log")).unwrap();
     assert_eq!(text.lines().count(), 2);
-    // What is appended afterwards lands in the new file.
+    // Lines that are appended afterwards are in the new file.
     ledger.append(&[Record::Phase(pair(1), Phase::Tombstone)]).unwrap();
     assert_eq!(Ledger::read(dir.path()).unwrap().entries[&pair(1)].phase, Phase::Tombstone);
 }
@@ -103,12 +103,12 @@ fn another_boot_means_nothing() {
     let (_, loaded) = Ledger::open(dir.path()).unwrap();
     assert!(loaded.entries.is_empty() && loaded.ended_with_its_tables && loaded.unread().is_none());
     assert_eq!(loaded.aside, None);
-    // Begun anew.
+    // The ledger was begun anew.
     assert_eq!(Ledger::read(dir.path()).unwrap().problem, None);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// What was drained may still be so: nothing is adopted, and nothing is lost.
+/// The destinations may still be drained, so nothing is adopted and the file is not lost.
 #[test]
 fn what_cannot_be_read_is_put_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn what_cannot_be_read_is_put_aside() {
     .enumerate()
     {
         let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
-        // Without a line there is nothing to lose.
+        // A file without records is not worth setting aside.
         rewrite_header(dir.path(), |header| header["version"] = 99.into());
         assert!(Ledger::is_empty(dir.path()).unwrap());
         assert_eq!(Ledger::open(dir.path()).unwrap().1.aside, None);
@@ -135,7 +135,7 @@ fn what_cannot_be_read_is_put_aside() {
         let aside = loaded.aside.unwrap();
         assert_eq!(aside.file_name().unwrap().to_str().unwrap(), format!("ledger.bad{}", at + 1));
         assert_eq!(fs::read_to_string(aside).unwrap(), text);
-        // The new one is a whole ledger.
+        // The new file is a complete ledger.
         ledger.append(&[Record::Own(pair(2), entry(2, Phase::Lowered))]).unwrap();
         assert!(Ledger::read(dir.path()).unwrap().entries.keys().eq([&pair(2)]));
         assert!(Ledger::remove(dir.path()).unwrap());
@@ -147,7 +147,7 @@ fn what_cannot_be_read_is_put_aside() {
     assert!(put_aside(&dir.path().join("nothing")).is_empty());
 }
 
-/// Each line has a checksum of its own: of one that is damaged nothing is lost but itself.
+/// Each line has a checksum of its own, so that damage to one line loses only that line.
 #[test]
 fn a_first_line_that_is_damaged_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn a_first_line_that_is_damaged_costs_nothing() {
         let (_, loaded) = Ledger::open(dir.path()).unwrap();
         assert_eq!((loaded.entries.len(), loaded.damaged, loaded.problem), (1, damaged, None));
     }
-    // Of a file of something else nothing is known.
+    // A file without any line of a ledger is set aside.
     fs::write(&path, "something else\nand more\n").unwrap();
     let loaded = Ledger::open(dir.path()).unwrap().1;
     assert_eq!(loaded.problem, Some("has no readable first line"));
@@ -200,7 +200,7 @@ fn a_line_after_a_torn_one_counts() {
 }
 
 proptest! {
-    /// However the file was cut short, what was written whole before counts.
+    /// Wherever the file was cut short, the whole lines before the cut count.
     #[test]
     fn a_file_cut_short_says_what_it_said_then(steps in prop::collection::vec((0u8..6, 0u8..5), 0..30), cut in 0usize..4000) {
         let dir = tempfile::tempdir().unwrap();
@@ -228,7 +228,7 @@ proptest! {
         let cut = cut.min(bytes.len());
         fs::write(&path, &bytes[..cut]).unwrap();
         let loaded = Ledger::read(dir.path()).unwrap();
-        // A line without its line feed is whole, too.
+        // A line that lacks only its line feed counts as whole.
         let then = states.iter().rev().find(|(len, _)| *len <= cut + 1);
         match then {
             Some((_, then)) => prop_assert_eq!(&loaded.entries, then),
@@ -236,7 +236,7 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the file, it is read to its end.
+    /// Whatever bytes the file has, it is read to its end.
     #[test]
     fn noise_is_no_entry(mut noise in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..400) {
         let dir = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ proptest! {
         let path = dir.path().join("ledger.log");
         let whole = fs::read(&path).unwrap();
         let mut bytes = whole.clone();
-        // Into the lines, at their end, or in place of them.
+        // The noise begins within the lines, or at their end.
         let at = at.min(bytes.len());
         bytes.splice(at.., noise.drain(..));
         fs::write(&path, &bytes).unwrap();
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// A holder that does not give it back is passed over.
+/// The caller goes on without the lock where its holder does not release it.
 #[test]
 fn a_turn_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ fn a_turn_is_not_waited_for_for_ever() {
     assert!(begun.elapsed() >= Duration::from_millis(500));
 }
 
-/// `repair` has nothing that must be restored: it gives way to who is at work.
+/// `repair` need not restore anything, so it gives way to the lock's holder.
 #[test]
 fn a_turn_that_another_has_is_not_taken_by_who_can_wait() {
     let dir = tempfile::tempdir().unwrap();

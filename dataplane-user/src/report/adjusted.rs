@@ -1,4 +1,4 @@
-//! Settings of an agent that runs which commands change: with what it was started, what holds, and who changed it.
+//! Settings that commands change while the agent runs: what it was started with, what holds, and who changed that.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

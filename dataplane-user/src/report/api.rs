@@ -3,27 +3,27 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::flows::FlowFilter;
 use crate::plan::{Mode, audit::Kind};
 
-/// What can be asked of an agent: one JSON object in one line, answered by one line.
+/// A request to an agent: one JSON object in one line, answered by one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Flag a node. Answered with a [`super::FlagReport`].
     Flag {
-        /// Its name.
+        /// The node's name.
         node: String,
         /// For how long; without it until an `unflag`.
         #[serde(default)]
         for_ms: Option<u64>,
-        /// Why.
+        /// The reason, in words.
         #[serde(default)]
         reason: String,
-        /// Also the own node, and also more than a third of all.
+        /// Flag also the own node, and also more than a third of all nodes.
         #[serde(default)]
         force: bool,
         /// Answer only once the idle clients were challenged.
         #[serde(default)]
         wait: bool,
-        /// Who has root do it, by sudo's word (`SUDO_USER`). Left out where there is nobody: agents of before know of none.
+        /// The user that sudo names (`SUDO_USER`). Left out where there is none: earlier agents do not know this field.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sudo_user: Option<String>,
     },
@@ -44,29 +44,29 @@ pub enum Request {
     Status,
     /// Answered with a [`super::AuditReport`].
     Audit,
-    /// Mend what differs for long enough. Answered with a [`super::RepairReport`].
+    /// Mend what has differed for long enough. Answered with a [`super::RepairReport`].
     Repair {
-        /// Of these kinds.
+        /// The kinds to mend.
         kinds: Vec<Kind>,
         /// Change nothing.
         #[serde(default)]
         dry_run: bool,
     },
-    /// What the mode is, or change it until the agent ends. Answered with a [`super::ModeReport`].
+    /// Tell the mode, or change it until the agent ends. Answered with a [`super::ModeReport`].
     Mode {
-        /// To this.
+        /// The new mode.
         #[serde(default)]
         mode: Option<Mode>,
-        /// Who has root do it, by sudo's word (`SUDO_USER`).
+        /// The user that sudo names (`SUDO_USER`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sudo_user: Option<String>,
     },
-    /// What is logged, or change it until the agent ends. Answered with [`super::Adjusted`].
+    /// Tell what is logged, or change it until the agent ends. Answered with [`super::Adjusted`].
     LogLevel {
-        /// To this: a level, or directives as in `RUST_LOG`.
+        /// The new filter: a level, or directives as in `RUST_LOG`.
         #[serde(default)]
         level: Option<String>,
-        /// As of `mode`.
+        /// The user that sudo names (`SUDO_USER`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sudo_user: Option<String>,
     },
@@ -78,13 +78,13 @@ pub enum Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// It could not be understood.
+    /// The request could not be understood.
     Invalid,
     /// There is no such node, or no such Service.
     NotFound,
-    /// It would be unwise, and nobody said `force`.
+    /// The request would be unwise, and nobody said `force`.
     Refused,
-    /// It was tried and failed.
+    /// The request was tried and failed.
     Failed,
 }
 
@@ -99,7 +99,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// With a reason of that kind.
+    /// A failure with a reason of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -114,9 +114,9 @@ impl Failure {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// What was asked for.
+    /// The value that was requested.
     Ok(serde_json::Value),
-    /// Why not.
+    /// Why the request was not carried out.
     Error(Failure),
 }
 

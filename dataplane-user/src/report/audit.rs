@@ -1,4 +1,4 @@
-//! What `audit` and `repair` tell.
+//! The reports of `audit` and `repair`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

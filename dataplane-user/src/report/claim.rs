@@ -1,4 +1,4 @@
-//! What is held against nodes, and by whom.
+//! Claims on nodes, and who holds them.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Its name in [`ClaimRow::source`].
+    /// The origin's name in [`ClaimRow::source`].
     pub fn source(&self) -> &str {
         match self {
             Self::Cli => CLI,
@@ -156,7 +156,7 @@ pub struct WithheldRow {
 impl fmt::Display for WithheldRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scope, since, until, counted, allowed } = self;
-        // An agent that took over knows that it was exceeded, and no number.
+        // An agent that took over knows that the limit was exceeded, but no number.
         match allowed {
             0 => write!(f, "of {scope} more are claimed than may be")?,
             _ => write!(f, "of {scope} {counted} are claimed and {allowed} may be")?,

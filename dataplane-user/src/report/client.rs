@@ -12,7 +12,7 @@ use super::api::{Failure, Reply, Request};
 
 /// How long an answer may take: `flows` waits for a dump of conntrack.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long one may take that waits for a round of challenges.
+/// How long an answer may take that waits for a round of challenges.
 pub const PATIENCE_WITH_CHALLENGE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
@@ -40,7 +40,7 @@ pub enum ClientError {
     Silent {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long the client waited.
         patience: Duration,
     },
     /// The agent went away, or answers in another way.
@@ -51,7 +51,7 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
-    /// The agent would not, or could not.
+    /// The agent would not carry out the request, or could not.
     #[error(transparent)]
     Failure(#[from] Failure),
 }
@@ -103,10 +103,10 @@ impl Client {
         self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// The agent's own words where it would not or could not; else what broke.
+    /// The agent's own words where it would not or could not carry out the request; else what broke.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
         let reply = self.exchange(request).map_err(|source| self.broken(source))?;
         Ok(reply.into_value()?)
@@ -115,7 +115,7 @@ impl Client {
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        // One that hangs up early may have said why.
+        // An agent that hangs up early may have said why.
         let written = self.stream.get_mut().write_all(line.as_bytes());
         line.clear();
         if self.stream.read_line(&mut line)? == 0 {

@@ -1,4 +1,4 @@
-//! The source of nodes, and what became of it.
+//! The source of nodes, and what was taken from it.
 
 use std::{fmt, net::IpAddr};
 
@@ -63,7 +63,7 @@ pub struct ConflictRow {
 }
 
 impl ConflictRow {
-    /// Of a conflict.
+    /// The row of a conflict.
     pub fn new(conflict: &Conflict) -> Self {
         let Conflict { object, field, message } = conflict;
         Self { object: object.to_string(), field: field.clone(), message: message.clone() }

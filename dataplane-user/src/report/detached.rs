@@ -1,4 +1,4 @@
-//! What `detach` tells. No agent is asked for it.
+//! The report of `detach`, which needs no agent.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What the CLI prints as JSON and YAML: always one object, which says of what kind it is, and by which version of these types.
+//! What the CLI prints as JSON and YAML: always one object, which names its kind and the version of these types.
 
 use std::borrow::Cow;
 
@@ -19,11 +19,11 @@ use super::{
 /// Rises where a field goes, or changes its name, its type or its meaning. What is added leaves it as it is.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What is printed whole. Nothing else can be (`cli/output.rs`).
+/// What can be printed as one document. Nothing else can (`cli/output.rs`).
 pub trait Document: Serialize + JsonSchema {
-    /// Its `kind`.
+    /// The document's `kind`.
     const KIND: &'static str;
-    /// What prints it, for whoever reads the schema.
+    /// The command that prints the document, for whoever reads the schema.
     const PRINTED_BY: &'static str;
 }
 
@@ -37,13 +37,13 @@ pub struct Envelope<'a, T> {
 }
 
 impl<'a, T: Document> Envelope<'a, T> {
-    /// Around a document.
+    /// Wraps a document.
     pub const fn new(body: &'a T) -> Self {
         Self { schema_version: SCHEMA_VERSION, kind: T::KIND, body }
     }
 }
 
-/// Rows, and nothing else to say of them.
+/// A document of rows alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T> {
     /// The rows.
@@ -108,8 +108,10 @@ pub fn schema<T: Document>() -> Value {
     let mut body = body.to_value();
     let mut root = Map::new();
     let mut take = |key: &str| body.as_object_mut().and_then(|body| body.remove(key));
-    let (dialect, about) = (take("$schema"), take("description"));
-    let (properties, required) = (take("properties"), take("required"));
+    let dialect = take("$schema");
+    let about = take("description");
+    let properties = take("properties");
+    let required = take("required");
     take("title");
     let about =
         about.as_ref().and_then(Value::as_str).map(|about| format!("\n\n{about}")).unwrap_or_default();
@@ -138,7 +140,7 @@ pub fn schema<T: Document>() -> Value {
     schema
 }
 
-/// Descriptions are those of the Rust types.
+/// Writes `null` for `None`: descriptions are those of the Rust types.
 fn in_terms_of_json(schema: &mut Value) {
     match schema {
         Value::String(text) => *text = text.replace("`None`", "`null`"),
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(schema["properties"]["kind"]["const"], "ModeReport");
         assert_eq!(schema["properties"]["schema_version"]["const"], SCHEMA_VERSION);
         let required = schema["required"].as_array().unwrap();
-        // Those of the setting stand beside its own.
+        // The fields of the setting stand beside the report's own.
         for name in ["schema_version", "kind", "mode", "started", "set", "changed", "warnings"] {
             assert!(required.contains(&json!(name)) && schema["properties"][name].is_object(), "{schema:#}");
         }

@@ -11,23 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cluster::Protocol, conntrack::TcpState};
 
-/// Which flows are asked for: all where nothing is said. What is not said is not sent, since an agent refuses fields that it does not know.
+/// Which flows a request is for: all, where no field is set. A field that is not set is not sent: an agent refuses fields that it does
+/// not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowFilter {
-    /// Only those to this node's backends.
+    /// Only flows to this node's backends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Only those to this backend.
+    /// Only flows to this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Place>,
-    /// Only those through this Service.
+    /// Only flows through this Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceFilter>,
-    /// Only those of this protocol.
+    /// Only flows of this protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// So many at most, the first ones.
+    /// How many flows are listed at most: the first ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -41,7 +42,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether that socket is there.
+    /// Whether that socket is at this place.
     pub fn has(&self, socket: SocketAddr) -> bool {
         self.address == socket.ip() && self.port.is_none_or(|port| port == socket.port())
     }
@@ -86,9 +87,9 @@ impl From<Place> for String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum ServiceFilter {
-    /// As in `default/web`.
+    /// The Service's name, as in `default/web`.
     Name(String),
-    /// As it was addressed.
+    /// The place that flows are addressed to.
     At(Place),
 }
 

@@ -82,10 +82,10 @@ impl From<Status> for StatusReport {
 }
 
 impl Health {
-    /// Of an agent in that state.
+    /// The health of an agent in that state.
     ///
-    /// The first word answers whether anything is cut. So what cuts nothing goes before what cuts in part: blind before observe, and observe before degraded, whatever
-    /// the warnings of an observing agent are. What is behind is in the same line.
+    /// The first word answers whether anything is cut. So a state in which nothing is cut goes before one in which a part is: blind before
+    /// observe, and observe before degraded, whatever warnings an observing agent has. The reasons are in the same line.
     pub fn of(status: &Status) -> Self {
         let warnings = warnings(status);
         let has = |effect| warnings.iter().any(|warning| warning.code.explanation().effect == effect);
@@ -99,7 +99,7 @@ impl Health {
         Self { state, why, warnings }
     }
 
-    /// Whether something stands that wants attention.
+    /// Whether a warning stands that wants attention.
     pub fn has_findings(&self) -> bool {
         self.warnings.iter().any(|warning| warning.standing)
     }
@@ -126,13 +126,14 @@ fn why(status: &Status, state: State, warnings: &[Warning]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// How many warnings there are, and their codes. What does not stand is named apart.
+/// How many warnings there are, and their codes. Warnings that do not stand now are named apart.
 fn counted(warnings: &[Warning]) -> Option<String> {
     let names = |standing| {
         let names = warnings.iter().filter(|warning| warning.standing == standing);
         names.map(|warning| warning.code.name()).collect::<Vec<_>>()
     };
-    let (now, before) = (names(true), names(false));
+    let now = names(true);
+    let before = names(false);
     let now_text = match now.len() {
         0 => None,
         1 => Some(format!("1 warning: {}", now.join(", "))),
@@ -151,7 +152,7 @@ fn flagged(status: &Status) -> String {
     }
 }
 
-/// What keeps an agent from cutting that observes.
+/// What keeps an observing agent from cutting.
 fn who_observes(status: &Status) -> String {
     let set = status.mode_set.as_ref();
     match (&status.replacement, set.and_then(|set| set.changed.as_ref().map(|by| (set, by)))) {
@@ -178,7 +179,7 @@ impl Warnings {
         self.0.push(Warning { code, message: message.into(), standing: code.is_standing() });
     }
 
-    /// One of several texts, where there are any.
+    /// Adds one warning with all of these texts, where there are any.
     fn all(&mut self, code: Code, texts: impl IntoIterator<Item = String>) {
         let texts: Vec<String> = texts.into_iter().collect();
         if !texts.is_empty() {
@@ -197,7 +198,7 @@ fn warnings(status: &Status) -> Vec<Warning> {
     warnings.0
 }
 
-/// Who exists, who is flagged, and what keeps that from being carried out.
+/// Adds warnings of the source: which nodes exist, which are flagged, and what keeps flags from being carried out.
 fn of_source(status: &Status, to: &mut Warnings) {
     let cluster = &status.cluster;
     if cluster.view == 0 {
@@ -243,7 +244,7 @@ fn of_source(status: &Status, to: &mut Warnings) {
     to.all(Code::ClaimsWithheld, status.withheld.iter().map(ToString::to_string));
 }
 
-/// What packets leave by.
+/// Adds warnings of the devices that packets leave by.
 fn of_devices(status: &Status, to: &mut Warnings) {
     let devices = &status.interfaces;
     let is_attached = |row: &InterfaceRow| row.tc.is_some();
@@ -287,7 +288,7 @@ fn of_devices(status: &Status, to: &mut Warnings) {
     }
 }
 
-/// The pinned tables, and the agent itself.
+/// Adds warnings of the pinned tables, and of the agent itself.
 fn of_maps(status: &Status, to: &mut Warnings) {
     let plane = &status.dataplane;
     if plane.renewed_late() {
@@ -337,7 +338,7 @@ fn of_maps(status: &Status, to: &mut Warnings) {
     }
 }
 
-/// What is done about flows of flagged nodes.
+/// Adds warnings of what is done about flows of flagged nodes.
 fn of_flows(status: &Status, to: &mut Warnings) {
     let challenged = status.challenged.iter();
     to.all(

@@ -227,7 +227,7 @@ fn who_is_well_says_who_is_cut() {
     assert_eq!(alone.state, State::Ok, "{}", alone.why);
 }
 
-/// What cuts nothing is said before what cuts in part, and what is behind in the same line.
+/// A state in which nothing is cut is said before one in which a part is. The reasons are in the same line.
 #[test]
 fn the_first_word_is_what_must_be_known_first() {
     let told = |change: &dyn Fn(&mut Value)| {
@@ -280,7 +280,7 @@ fn who_observes_says_why() {
         why(&set),
         "nothing is cut, only counted: set to observe by root (sudo by ann) at 2026-01-01T00:00:00Z; started with enforce"
     );
-    // An agent of before does not say.
+    // An agent of an earlier version does not say.
     let before = |status: &mut Value| {
         status["mode"] = json!("observe");
         status["mode_set"] = json!(null);
@@ -297,7 +297,7 @@ fn no_device_at_all_is_blind_where_there_is_something_to_cut() {
     }));
     let codes: Vec<Code> = health.warnings.iter().map(|warning| warning.code).collect();
     assert_eq!((health.state, codes), (State::Blind, vec![Code::NotAttached, Code::Uncovered]));
-    // One of before does not say how many are covered.
+    // An agent of an earlier version does not say how many are covered.
     let before = Health::of(&changed(|status| {
         uncovered(status);
         status.as_object_mut().expect("an object").remove("covered");

@@ -1,4 +1,4 @@
-//! What the agent tells of IPVS.
+//! The rows of `status` on IPVS.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the agent tells and is asked: the model of its state, and the local API on a unix socket.
+//! What the agent tells, and the requests to it: the model of its state, and the local API on a unix socket.
 
 mod adjusted;
 mod api;

@@ -23,7 +23,7 @@ use crate::{
     proxy::Judgement,
 };
 
-/// After so long the kernel ignores a verdict that was not renewed.
+/// After how long the kernel ignores a verdict that was not renewed.
 pub(super) const VERDICT_LIFETIME: Duration = Duration::from_nanos(nodefence_common::VERDICT_LIFETIME_NS);
 
 /// What the datapath does with packets to a node.
@@ -287,7 +287,7 @@ impl DataplaneRow {
         self.renewed_seconds_ago > 2.0
     }
 
-    /// Whether they were renewed so long ago that the kernel ignores them.
+    /// Whether verdicts were renewed so long ago that the kernel ignores them.
     pub fn has_lapsed(&self) -> bool {
         self.renewed_seconds_ago > VERDICT_LIFETIME.as_secs_f64()
     }

@@ -1,4 +1,4 @@
-//! What `nodes` tells.
+//! The list of `nodes`.
 
 use schemars::JsonSchema;
 use serde::Serialize;

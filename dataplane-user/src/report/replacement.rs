@@ -33,7 +33,7 @@ pub struct ReplacementRow {
 }
 
 impl ReplacementRow {
-    /// For an agent of this mode, with or without `--force`.
+    /// The row for an agent of this mode, with or without `--force`.
     pub fn new(found: Replacement, mode: Mode, force: bool) -> Self {
         let remedy = found.remedy();
         let Replacement { product, device, .. } = found;

@@ -1,4 +1,4 @@
-//! What becomes of packets that meet the cut and can be balanced anew.
+//! The fates of packets that meet the cut and can be balanced anew.
 
 use std::{collections::BTreeMap, fmt};
 

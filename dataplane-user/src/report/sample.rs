@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Status;
 
-/// Of an agent of two nodes where all is well.
+/// The state of an agent of two nodes where all is well.
 pub(crate) fn well() -> Value {
     json!({
         "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z", "node": "node-a",
@@ -42,14 +42,14 @@ pub(crate) fn well() -> Value {
     })
 }
 
-/// That one, changed.
+/// The state of [`well`], changed.
 pub(crate) fn changed(change: impl FnOnce(&mut Value)) -> Status {
     let mut status = well();
     change(&mut status);
     serde_json::from_value(status).expect("a status")
 }
 
-/// Behind IPVS, with two nodes that are cut, as the command flags them.
+/// A state with IPVS and two nodes that the command has flagged.
 pub(crate) fn two_flagged() -> Status {
     changed(|status| {
         let row = |name: &str, index: u32, until: Option<&str>| {
@@ -79,7 +79,7 @@ pub(crate) fn two_flagged() -> Status {
         let hop = |last: &str| json!({"interface": "eth0", "address": last, "state": "held", "dies_before_the_cut": false});
         status["neighbours"] = json!([hop("10.0.0.2"), hop("10.0.0.3")]);
         status["ipvs"]["loaded"] = json!(true);
-        let out = |taken: usize, waiting: usize, exempt: usize| {
+        let drained = |taken: usize, waiting: usize, exempt: usize| {
             let rows: Vec<Value> = (0..exempt)
                 .map(|port| json!({"service": format!("TCP 10.96.0.1:{port}"), "why": "alone"}))
                 .collect();
@@ -88,7 +88,7 @@ pub(crate) fn two_flagged() -> Status {
                 "problems": []
             })
         };
-        status["ipvs"]["nodes"] = json!({"node-b": out(10, 2, 0), "node-c": out(11, 0, 1)});
+        status["ipvs"]["nodes"] = json!({"node-b": drained(10, 2, 0), "node-c": drained(11, 0, 1)});
     })
 }
 
@@ -99,7 +99,7 @@ fn set<const N: usize>(status: &mut Value, fields: [(&str, Value); N]) {
     }
 }
 
-/// With a value in every field, and each warning that may stand beside the others.
+/// A state with a value in every field, and each warning that may stand beside the others.
 pub(crate) fn full() -> Status {
     let by = json!({"by": "root (sudo by alice)", "at": "2026-01-01T00:00:00Z"});
     let flag = json!({
@@ -246,7 +246,7 @@ pub(crate) fn full() -> Status {
     })
 }
 
-/// With the warnings that may not stand beside some of [`full`].
+/// A state with the warnings that cannot stand beside some of those of [`full`].
 pub(crate) fn blind() -> Status {
     changed(|status| {
         set(
@@ -261,14 +261,14 @@ pub(crate) fn blind() -> Status {
     })
 }
 
-/// Where there are backends, and no device.
+/// A state with backends, and no device.
 pub(crate) fn no_device() -> Status {
     changed(|status| {
         set(status, [("/interfaces", json!([])), ("/covered", json!(0)), ("/uncovered", json!(2))]);
     })
 }
 
-/// Which somebody has set to observe, with one warning.
+/// A state that somebody has set to observe, with one warning.
 pub(crate) fn observes() -> Status {
     let by = json!({"by": "root (sudo by alice)", "at": "2026-01-01T00:00:00Z"});
     changed(|status| {
@@ -284,7 +284,7 @@ pub(crate) fn observes() -> Status {
     })
 }
 
-/// One node that is cut, one that was, and of the rest what else may be told while all is well.
+/// A state with one node that is cut and one that was, and of the rest what may be shown while all is well.
 pub(crate) fn one_flagged() -> Status {
     let by = json!({"by": "user 7", "at": "2026-01-01T00:00:00Z"});
     let mut status = serde_json::to_value(two_flagged()).expect("JSON");

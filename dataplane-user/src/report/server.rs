@@ -1,4 +1,4 @@
-//! The agent's end of the socket: who may connect, who is heard, and who has to go.
+//! The agent's end of the socket: which clients may connect, which are answered, and which connections are closed.
 
 use std::{
     collections::BTreeMap,
@@ -32,35 +32,34 @@ use super::api::{ErrorKind, Failure, Reply, Request};
 
 /// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
-/// Connections at once. Where one more comes, the one that has been silent for longest goes; where all are being served, or
-/// have come just now, it waits.
+/// How many connections there are at once. Where one more comes, the one that has been silent for longest is closed. Where all are
+/// being served, or have come just now, the new one waits.
 const MAX_CONNECTIONS: usize = 32;
-/// How long the first request may take to come: whoever connects wants something, but a machine in trouble may hold it up for
-/// seconds between two of its calls.
+/// How long the first request may take to come: a machine in trouble may hold a client up for seconds between two of its calls.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent after an answer, and how long its peer may take to read one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where all connections are taken: how often to look for a silent one that may go.
+/// How often to look for a silent connection that may be closed, where all connections are taken.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long one may be silent without being sent away: a command that has just connected is about to ask.
+/// How long a connection may be silent without being closed: a command that has just connected is about to send its request.
 const SPARED: Duration = Duration::from_secs(1);
-/// How long one who may not ask is heard out.
+/// How long to read from a client that may not command the agent, before it is told so.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
-/// Who is at the other end, by the kernel's word (SO_PEERCRED, unix(7)): as it was when they connected.
+/// The process at the other end as it was when it connected, by the kernel's word (SO_PEERCRED, unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Their user.
+    /// The process's user.
     pub uid: u32,
 }
 
-/// Who carries requests out.
+/// Carries requests out.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request of that peer.
     fn handle(&self, request: Request, peer: Peer) -> impl Future<Output = Reply> + Send;
 
-    /// A hand-over was granted, and whoever asked for it was told so, or had gone.
+    /// A hand-over was granted. `_heard`: whether the requester was told so; otherwise it had gone.
     fn handed_over(&self, _heard: bool) {}
 }
 
@@ -89,7 +88,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. A socket that nobody listens on is one that an earlier agent left, and removed.
+    /// Listens. A socket that nobody listens on was left by an earlier agent, and is removed.
     ///
     /// # Errors
     /// Where the socket cannot be made, somebody listens there (an agent with another run folder), or what lies there is no socket.
@@ -109,20 +108,20 @@ impl Server {
         })?;
         let meta = std::fs::symlink_metadata(&path).map_err(wrong("cannot look at it"))?;
         let this = Self { listener, path: path.clone(), inode: meta.ino() };
-        // The folder is 0700 before anything lies in it; this is the second lock on the same door.
+        // The folder is 0700 before anything lies in it. The socket's mode is a second protection.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .map_err(wrong("cannot set its mode"))?;
         Ok(this)
     }
 
-    /// Whether the socket's file is still there, and this end's own: otherwise nobody finds it any more.
+    /// Whether the socket's file is still there, and this end's own: otherwise no client finds this end any more.
     pub fn is_there(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode)
     }
 
-    /// Removes the socket's file, where it is still its own: nobody finds it any more.
+    /// Removes the socket's file, where it is still this end's own: no client finds this end any more.
     pub fn remove(&self) {
-        // Another agent's may lie there by now.
+        // Another agent's socket may lie there by now.
         if self.is_there() {
             let _gone = std::fs::remove_file(&self.path);
         }
@@ -165,7 +164,8 @@ impl Server {
         }
     }
 
-    /// Serves until the future is dropped. `begin` has a talk with one client go on beside all others; it ends by itself, and goes on after this one is dropped.
+    /// Serves until the future is dropped. `begin` has the talk with one client go on beside all others. A talk ends by itself, and goes on
+    /// after this future is dropped.
     pub async fn serve<H: Handler>(&self, handler: Arc<H>, begin: impl Fn(BoxFuture<'static, ()>)) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let silent = Arc::new(Silent::default());
@@ -179,12 +179,13 @@ impl Server {
                             match timeout(LOOK_AGAIN, Arc::clone(&slots).acquire_owned()).await {
                                 Ok(Ok(slot)) => break slot,
                                 Ok(Err(_closed)) => return,
-                                // Those accepted a moment ago had not begun to wait yet.
+                                // Connections that were accepted a moment ago had not begun to wait yet.
                                 Err(_late) => {}
                             }
                         },
                     };
-                    let (handler, silent) = (Arc::clone(&handler), Arc::clone(&silent));
+                    let handler = Arc::clone(&handler);
+                    let silent = Arc::clone(&silent);
                     begin(Box::pin(async move {
                         if let Err(error) = talk(stream, &*handler, &silent).await {
                             tracing::debug!(
@@ -214,7 +215,7 @@ impl Drop for Server {
 /// Connections whose next request has not come yet.
 #[derive(Debug, Default)]
 struct Silent {
-    /// In the order in which they fell silent.
+    /// Connections in the order in which they fell silent.
     waiting: Mutex<BTreeMap<u64, (Instant, Arc<Notify>)>>,
     next: AtomicU64,
 }
@@ -239,7 +240,7 @@ impl Silent {
     }
 }
 
-/// One that waits for its next request.
+/// A connection that waits for its next request.
 struct Waiting {
     silent: Arc<Silent>,
     number: u64,
@@ -262,7 +263,7 @@ async fn talk(
     let peer = match allowed {
         Ok(peer) => peer,
         Err(failure) => {
-            // Read first: who is still writing would only see a broken pipe.
+            // The request is read first: a client that is still writing would only see a broken pipe.
             let _unheard = timeout(PATIENCE_WITH_STRANGERS, lines.next()).await;
             return send(&mut lines, &Reply::Error(failure)).await;
         }
@@ -271,7 +272,7 @@ async fn talk(
     loop {
         let waiting = silent.enter();
         let line = tokio::select! {
-            // A request that has come is heard, whoever else waits.
+            // A request that has come is answered, whoever else waits.
             biased;
             line = timeout(patience, lines.next()) => line,
             () = waiting.gone.notified() => return Ok(()),
@@ -279,7 +280,7 @@ async fn talk(
         drop(waiting);
         let Ok(Some(line)) = line else { return Ok(()) };
         patience = PATIENCE;
-        // Left in the socket while this process or the machine stood still: whoever asked has given up, and been told so.
+        // The request was left in the socket while this process or the machine stood still. Its client has given up, and said so.
         if gone(lines.get_ref()) {
             return Ok(());
         }
@@ -321,7 +322,7 @@ async fn send(lines: &mut Framed<UnixStream, LinesCodec>, reply: &Reply) -> Resu
     timeout(PATIENCE, lines.send(line)).await.map_err(io::Error::from)?
 }
 
-/// Only root, or whoever the agent runs as.
+/// The peer, where it may command the agent: only root may, and the user that the agent runs as.
 fn allowed(stream: &UnixStream) -> Result<Peer, Failure> {
     let own = nix::unistd::geteuid().as_raw();
     match getsockopt(stream, PeerCredentials) {

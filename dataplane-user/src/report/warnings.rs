@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a warning says of the cut.
+/// The effect of a warning's cause on the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing is cut though it should be.
@@ -14,14 +14,14 @@ pub enum Effect {
     Fails,
     /// The agent works, and something is not cut, or soon may not be.
     Limits,
-    /// It was counted since the agent began, and does not stand.
+    /// The warning is of something that was counted since the agent began. It does not stand now.
     Past,
 }
 
 /// What a code means, the same on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// What it says of the cut.
+    /// The effect on the cut.
     pub effect: Effect,
     /// What is wrong, in a few words.
     pub title: &'static str,
@@ -46,17 +46,17 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All of them, by number.
+            /// All codes, by number.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// As it is printed: `NF` and two digits.
+            /// The code as it is printed: `NF` and two digits.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// What it means.
+            /// What the code means.
             pub const fn explanation(self) -> Explanation {
                 let (effect, title, means, users, remedy) = match self {
                     $(Self::$name => (Effect::$effect, $title, $means, $users, $remedy),)*
@@ -257,7 +257,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether it stands now; else it was counted since the agent began, and is no finding for `status --check`.
+    /// Whether the warning stands now; else it was counted since the agent began, and is no finding for `status --check`.
     pub fn is_standing(self) -> bool {
         self.explanation().effect != Effect::Past
     }

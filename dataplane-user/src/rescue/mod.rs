@@ -1,4 +1,4 @@
-//! Rescue, with what of it sends: packets of the machine's own sockets.
+//! Rescue: the decisions, which are core's, and the sending of packets of the machine's own sockets.
 
 pub mod own;
 

@@ -1,5 +1,5 @@
-//! Packets of the machine's own sockets. They came in by no device, so they are sent once more, with the source and the destination that
-//! the socket gave them. In LOCAL_OUT they are balanced as the first time, where the kernel balances what a raw socket sends.
+//! Rescue of packets of the machine's own sockets. These packets entered by no device, so they are sent again, with the source and the
+//! destination that the socket gave them. In LOCAL_OUT they are balanced again, where the kernel balances packets of a raw socket.
 use std::{
     io,
     net::IpAddr,
@@ -16,8 +16,8 @@ use crate::{
     report::{OwnRow, OwnState},
 };
 
-/// Sends whole IP packets. A socket of IPPROTO_RAW takes them with their header (raw(7), and `inet6_create`, net/ipv6/af_inet6.c) and receives
-/// nothing.
+/// Sends whole IP packets. A socket of IPPROTO_RAW accepts packets with their IP header (raw(7), and `inet6_create`,
+/// net/ipv6/af_inet6.c) and receives nothing.
 #[derive(Debug)]
 pub struct OwnPackets {
     v4: OwnedFd,
@@ -25,7 +25,7 @@ pub struct OwnPackets {
 }
 
 impl OwnPackets {
-    /// Sockets in the calling thread's network namespace. Where the machine has no IPv6, it has no packets of it.
+    /// Opens the sockets in the calling thread's network namespace. Where there is no IPv6 there is no IPv6 socket, and no packet needs it.
     ///
     /// # Errors
     /// Without CAP_NET_RAW.
@@ -37,7 +37,7 @@ impl OwnPackets {
     /// Sends a packet that begins with its IP header to `to`.
     ///
     /// # Errors
-    /// What the kernel says: no route, a rule that refuses it, a device's queue that is full.
+    /// Where the kernel refuses the packet: there is no route, a rule drops it, a device's queue is full.
     pub fn send(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT;
         let sent = match to {
@@ -57,39 +57,39 @@ impl OwnPackets {
     }
 }
 
-/// How many flows in a row must be found unbalanced before that is believed. One may be unbalanced for a reason that passes: a full
-/// conntrack table, an entry that others deleted before it was looked at, a Service that has just been changed.
+/// The number of flows in a row that must be found unbalanced before the kind counts as unbalanced. One flow may be unbalanced for a
+/// passing reason: a full conntrack table, an entry that others deleted before it was checked, a Service that has just been changed.
 const BELIEVED: usize = 3;
-/// How long (ns) that is believed. Then one packet is sent once more, and looked at.
+/// How long (ns) a kind counts as unbalanced. Then one packet is sent again, and its outcome checked.
 const BELIEVED_NS: u64 = 30_000_000_000;
 
-/// Whether packets of own sockets of one kind are balanced anew when they are sent once more.
+/// Whether packets of own sockets of one kind are balanced again when they are sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Own {
-    /// No flow was found either way yet.
+    /// Not known yet.
     #[default]
     Unknown,
-    /// They are balanced: one was looked at.
+    /// The packets are balanced: a flow was checked.
     Balanced,
-    /// They are not balanced: their stale entries are deleted, and they wait until their sender repeats them.
+    /// The packets are not balanced. Their stale entries are deleted instead, and each packet waits until its sender repeats it.
     Repeated,
 }
 
-/// What was found of one kind.
+/// The findings about one kind of packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     own: Own,
-    /// Flows that were found unbalanced, since one was found balanced.
+    /// Flows that were found unbalanced since a flow was last found balanced.
     missed: [Option<Tuple>; BELIEVED],
-    /// When (CLOCK_MONOTONIC ns) one was sent last.
+    /// When (CLOCK_MONOTONIC ns) a packet of this kind was last sent.
     tried: u64,
 }
 
-/// What was found of each IP version and protocol: a kernel or a rule may treat one otherwise than the others. Pure.
+/// The findings about each IP version and protocol. A kernel or a rule may treat one of them differently from the others. Pure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnFound([Found; 4]);
 
-/// Names of the kinds, in their order.
+/// The kinds' names, in the order of [`OwnFound`].
 const KINDS: [&str; 4] = ["IPv4 TCP", "IPv4 UDP", "IPv6 TCP", "IPv6 UDP"];
 
 impl OwnFound {
@@ -98,8 +98,8 @@ impl OwnFound {
         &mut self.0[sixth * 2 + usize::from(ends.protocol != protocol::TCP)]
     }
 
-    /// Whether a packet with these ends is to be sent once more at `now` (CLOCK_MONOTONIC ns). Where nothing else speaks for it, one is now and
-    /// then, to see whether it still holds.
+    /// Whether to send a packet with these ends again at `now` (CLOCK_MONOTONIC ns). Of a kind that counts as unbalanced one packet is sent
+    /// each 30 s (`BELIEVED_NS`), to check whether the kind is still unbalanced.
     pub fn may_send(&mut self, ends: &Tuple, now: u64) -> bool {
         let found = self.of(ends);
         let send = found.own != Own::Repeated || now.saturating_sub(found.tried) >= BELIEVED_NS;
@@ -109,17 +109,18 @@ impl OwnFound {
         send
     }
 
-    /// Whether the outcome for a sent packet is still to be looked at.
+    /// Whether the outcome for a sent packet must still be checked.
     pub fn is_open(&mut self, ends: &Tuple) -> bool {
         self.of(ends).own != Own::Balanced
     }
 
-    /// Notes the outcome for a sent packet. `true` where nothing more of its kind is sent because of it.
+    /// Records the outcome for a sent packet. `true` where the packet's kind counts as unbalanced from this outcome on.
     pub fn seen(&mut self, ends: &Tuple, balanced: bool) -> bool {
         let found = self.of(ends);
         let before = found.own;
         if balanced {
-            (found.own, found.missed) = (Own::Balanced, [None; BELIEVED]);
+            found.own = Own::Balanced;
+            found.missed = [None; BELIEVED];
         } else if !found.missed.contains(&Some(*ends))
             && let Some(free) = found.missed.iter_mut().find(|place| place.is_none())
         {
@@ -131,7 +132,7 @@ impl OwnFound {
         found.own == Own::Repeated && before != Own::Repeated
     }
 
-    /// For `status`.
+    /// The findings as `status` shows them.
     pub fn row(&self) -> OwnRow {
         let of = |own| self.0.iter().zip(KINDS).filter(move |(found, _)| found.own == own);
         let repeated: Vec<String> = of(Own::Repeated).map(|(_, kind)| kind.to_owned()).collect();
@@ -151,7 +152,8 @@ mod tests {
     use super::*;
 
     fn ends(port: u16, protocol: u8) -> Tuple {
-        let (src, dst) = (Addr::v4([10, 2, 0, 11]), Addr::v4([10, 96, 0, 10]));
+        let src = Addr::v4([10, 2, 0, 11]);
+        let dst = Addr::v4([10, 96, 0, 10]);
         Tuple { src, dst, src_port: port, dst_port: 80, protocol }
     }
 
@@ -159,13 +161,13 @@ mod tests {
     fn one_look_that_fails_decides_nothing() {
         let mut own = OwnFound::default();
         assert_eq!(own.row().to_string(), "not tried yet");
-        // One flow, however often it comes round.
+        // One flow counts once, however often it is seen.
         for at in 0..10 {
             assert!(own.may_send(&ends(1, 6), at));
             assert!(!own.seen(&ends(1, 6), false));
         }
         assert!(!own.seen(&ends(2, 6), false) && own.may_send(&ends(3, 6), 20) && own.is_open(&ends(3, 6)));
-        // Another one goes well: they were not in a row.
+        // Another flow is balanced, so the unbalanced ones were not three in a row.
         assert!(!own.seen(&ends(3, 6), true));
         assert_eq!(own.row().to_string(), "balanced anew");
         assert!(!own.is_open(&ends(4, 6)) && own.may_send(&ends(4, 6), 21));
@@ -179,10 +181,10 @@ mod tests {
         assert_eq!([1, 2, 3].map(|port| own.seen(&ends(port, 6), false)), [false, false, true]);
         assert_eq!(own.row().to_string(), "IPv4 TCP: go elsewhere when they are sent again");
         assert!(!own.may_send(&ends(4, 6), start + 1) && !own.may_send(&ends(4, 6), start + BELIEVED_NS - 1));
-        // Other kinds are another matter.
+        // Other kinds are not affected.
         let sixth = Tuple { dst: Addr::v6([0xfd; 16]), ..ends(4, 6) };
         assert!(own.may_send(&ends(4, 17), start + 1) && own.may_send(&sixth, start + 1));
-        // One is tried, and no second one.
+        // One packet is tried, and no second one.
         let later = start + BELIEVED_NS;
         assert!(own.may_send(&ends(5, 6), later) && own.is_open(&ends(5, 6)));
         assert!(!own.seen(&ends(5, 6), false) && !own.may_send(&ends(6, 6), later + 1));

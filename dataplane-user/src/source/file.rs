@@ -8,11 +8,12 @@ use std::{
 
 use crate::cluster::{ClusterView, Error, MAX_FILE_BYTES, Problem, parse};
 
-/// How often a file that changes while it is read is read anew, and how long after.
+/// The number of attempts to read a file that changes while it is read.
 const TRIES: u32 = 5;
+/// The time between two attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// Refuses what reading may hang on, or never come to an end of.
+/// Refuses everything but a regular file: reading anything else might hang or never end.
 fn regular(meta: &Metadata) -> Result<(), Problem> {
     let kind = meta.file_type();
     let what = match () {
@@ -25,7 +26,7 @@ fn regular(meta: &Metadata) -> Result<(), Problem> {
     Err(Problem::NotAFile(what))
 }
 
-/// What tells one state of a file from another without reading it.
+/// Metadata that tells one state of a file from another without reading the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     dev: u64,
@@ -46,7 +47,7 @@ impl Stamp {
         }
     }
 
-    /// The state of the file that `path` leads to; `None` where it leads nowhere.
+    /// The state of the file that `path` leads to. `None` where `path` leads to no file.
     pub(super) fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|meta| Self::new(&meta))
     }
@@ -60,7 +61,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Names the file; nothing is read yet.
+    /// Stores the path. Reads nothing yet.
     pub fn new(path: PathBuf, allow_empty: bool) -> Self {
         Self { path, allow_empty }
     }
@@ -73,22 +74,22 @@ impl FileSource {
     /// Reads and checks the whole file.
     ///
     /// # Errors
-    /// Whatever is wrong with it; nothing of it is taken then.
+    /// Where anything is wrong with the file. Nothing in it is used then.
     pub fn load(&self) -> Result<ClusterView, Error> {
         self.settled_text()
             .and_then(|text| parse(&text, self.allow_empty))
             .map_err(|problem| Error { path: self.path.clone(), problem })
     }
 
-    /// The file's text, read between two equal looks at it: a writer in the middle of its work is not believed.
+    /// Reads the file's text. The file's metadata must be the same before and after, so that a half-written file is not used.
     fn settled_text(&self) -> Result<String, Problem> {
         for attempt in 0..TRIES {
             if attempt != 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
-            // Looked at before it is opened: to open a device may do something (arm a watchdog, rewind a tape).
+            // The file's kind is checked before the file is opened: opening a device may do something (arm a watchdog, rewind a tape).
             regular(&std::fs::metadata(&self.path).map_err(Problem::Read)?)?;
-            // O_NONBLOCK: should a pipe have taken its place meanwhile, to open it must not hang.
+            // O_NONBLOCK: where a pipe has taken the file's place meanwhile, opening it must not hang.
             let mut file = File::options()
                 .read(true)
                 .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)

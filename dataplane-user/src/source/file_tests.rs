@@ -1,4 +1,4 @@
-//! What is refused before a line of it is looked at.
+//! Cluster files that are refused.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::FileSource;
 
-/// The whole message, in one line.
+/// The whole error message, which has one line.
 fn refusal(path: &Path) -> String {
     let message = FileSource::new(path.to_owned(), false).load().expect_err("accepted").to_string();
     assert!(message.starts_with(&format!("cluster file {}: ", path.display())), "{message}");
@@ -23,7 +23,7 @@ fn what_is_no_regular_file_is_neither_read_nor_waited_for() {
     let dir = TempDir::new().unwrap();
     let [pipe, link, missing] = ["pipe", "link", "missing"].map(|name| dir.path().join(name));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // To itself: not even root can read it.
+    // The link leads to itself, so that not even root can read it.
     std::os::unix::fs::symlink(&link, &link).unwrap();
     let begun = Instant::now();
     for (path, says) in [

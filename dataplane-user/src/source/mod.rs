@@ -1,4 +1,5 @@
-//! Where nodes, backends and Services come from: the cluster file on disk, read and heard of when it changes; or objects that come one by one.
+//! Where nodes, backends and Services come from: the cluster file on disk, which is read again when it changes, or objects that come one by
+//! one.
 
 mod file;
 #[cfg(test)]

@@ -1,18 +1,19 @@
-//! Objects that another part of the process delivers: those that wait, and the view that they make.
+//! Objects that another part of the process delivers, and the view that is built from them.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, time::Duration};
 
 use super::waiting::Changes;
 use crate::cluster::{Builder, Change, ClusterView, Conflict, NodeName, Rules, SourceName};
 
-/// Where single objects come from.
+/// A source of single objects.
 #[derive(Debug)]
 pub struct Objects {
     /// The source's name.
     pub name: SourceName,
-    /// Whether the source tells of Services and slices.
+    /// Whether the source delivers Services and slices.
     pub services: bool,
-    /// The source's changes: of each kind a list first, then single changes, and another list whenever the source may have missed some.
+    /// The source's changes. For each kind the source sends a list first, then single changes. It sends another list whenever it may have
+    /// missed changes.
     pub changes: Changes,
 }
 
@@ -38,7 +39,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The objects as far as they have come.
+/// The objects that have come so far.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     objects: Objects,
@@ -47,32 +48,33 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Without any object.
+    /// Begins without any object.
     pub(crate) fn new(objects: Objects) -> Self {
         let missing = Missing { nodes: true, services: objects.services, slices: objects.services };
         Self { objects, builder: Builder::new(Rules::Tolerant), missing }
     }
 
-    /// What the source is called.
+    /// The source's name.
     pub(crate) fn name(&self) -> SourceName {
         self.objects.name
     }
 
-    /// The kinds of which no list has come yet: a view would take what was not told yet for missing. `None` once there is a list of each.
+    /// The kinds of which no list has come yet. Until there is a list of each kind no view may be built: objects that have not come yet
+    /// would seem not to exist. `None` once there is a list of each kind.
     pub(crate) fn missing(&self) -> Option<Missing> {
         let Missing { nodes, services, slices } = self.missing;
         (nodes || services || slices).then_some(self.missing)
     }
 
-    /// Waits until something has come, for so long at most; it is not taken yet. Whether there is something.
+    /// Waits until a change has come, for `longest` at most. Returns whether there is a change. Takes nothing.
     ///
     /// # Errors
-    /// Where nothing can come any more.
+    /// Where the source has ended, so that no change can come any more.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> Result<bool, Ended> {
         self.objects.changes.wait(longest).map_err(|_| Ended(self.objects.name))
     }
 
-    /// Takes all that waits. Gives the conflicts that are there since.
+    /// Applies all waiting changes. Returns the conflicts that are new.
     pub(crate) fn take(&mut self) -> Vec<Conflict> {
         let Self { objects, builder, missing } = self;
         builder.apply_all(objects.changes.take().into_iter().inspect(|change| match change {
@@ -83,22 +85,22 @@ impl Gathered {
         }))
     }
 
-    /// As of [`Builder::set_machine`].
+    /// As [`Builder::set_machine`].
     pub(crate) fn set_machine(&mut self, own: &NodeName, addresses: BTreeSet<IpAddr>) -> Vec<Conflict> {
         self.builder.set_machine(own, addresses)
     }
 
-    /// Whether there is another view than the last one.
+    /// Whether the view has changed since it was last built.
     pub(crate) fn is_changed(&self) -> bool {
         self.builder.is_changed()
     }
 
-    /// The view that all objects make.
+    /// Builds the view of all objects.
     pub(crate) fn view(&mut self) -> ClusterView {
         ClusterView { source: self.objects.name, ..self.builder.view() }
     }
 
-    /// The objects' inconsistencies.
+    /// The conflicts between objects.
     pub(crate) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
         self.builder.conflicts()
     }

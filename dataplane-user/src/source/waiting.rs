@@ -1,4 +1,4 @@
-//! Changes that wait to be taken: of each object the newest alone, so that they are never more than there are objects.
+//! Changes that wait to be taken. Only the newest change of each object waits, so that there are never more changes than objects.
 
 use std::{
     collections::BTreeMap,
@@ -8,14 +8,14 @@ use std::{
 
 use crate::cluster::{Change, ObjectName};
 
-/// The changes that wait. All of them are one change: the result of single ones does not depend on their order, and lists come first.
+/// The changes that wait. They are applied together, lists first. The order of changes to single objects does not matter for the result.
 #[derive(Debug, Default)]
 struct Waiting {
     nodes: Option<Change>,
     services: Option<Change>,
     slices: Option<Change>,
     single: BTreeMap<ObjectName, Change>,
-    /// How many can still tell.
+    /// The number of [`Teller`]s that exist.
     tellers: usize,
 }
 
@@ -66,12 +66,12 @@ impl Shared {
     }
 }
 
-/// The end by which a source tells. Once all of these are gone the source has ended.
+/// The end into which a source sends changes. Once all tellers are dropped the source has ended.
 #[derive(Debug)]
 pub struct Teller(Arc<Shared>);
 
 impl Teller {
-    /// Takes the place of what waits of the same object, or of all of that kind. Never waits.
+    /// Sends a change. It replaces the waiting change of the same object; a list replaces all waiting changes of its kind. Never blocks.
     pub fn tell(&self, change: Change) {
         self.0.waiting().add(change);
         self.0.told.notify_one();
@@ -92,15 +92,15 @@ impl Drop for Teller {
     }
 }
 
-/// The end by which changes are taken.
+/// The end from which changes are taken.
 #[derive(Debug)]
 pub struct Changes(Arc<Shared>);
 
-/// Nobody can tell any more.
+/// All tellers are dropped, so that no change can come any more.
 pub(super) struct NoTeller;
 
 impl Changes {
-    /// Waits until there is something, for so long at most; it is not taken yet. Whether there is.
+    /// Waits until there is a change, for `longest` at most. Returns whether there is a change. Takes nothing.
     pub(super) fn wait(&self, longest: Option<Duration>) -> Result<bool, NoTeller> {
         let waiting = self.0.waiting();
         let nothing = |waiting: &mut Waiting| !waiting.is_something() && waiting.tellers > 0;
@@ -117,13 +117,13 @@ impl Changes {
         }
     }
 
-    /// All that waits.
+    /// Takes all waiting changes, lists first.
     pub(super) fn take(&self) -> Vec<Change> {
         self.0.waiting().take()
     }
 }
 
-/// Both ends.
+/// Makes a pair of connected ends.
 pub fn changes() -> (Teller, Changes) {
     let shared = Arc::new(Shared::default());
     shared.waiting().tellers = 1;

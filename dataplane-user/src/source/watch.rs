@@ -11,37 +11,37 @@ use tokio::{
 
 use super::file::Stamp;
 
-/// Quiet time after an event before the file is read: an editor's or the kubelet's several steps become one.
+/// The quiet time after an event before the file is read, so that an editor's or the kubelet's several steps cause one reload.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Longest wait for that quiet: a folder in which others write all the time must not hold a reload back.
+/// The longest wait for that quiet time: constant writes of others to the folder must not delay a reload further.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(500);
-/// How often the file is looked at without any event: some file systems send none, and queues overflow.
+/// How often the file's metadata is checked without any event, since some file systems send no events, and queues overflow.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Tells when a cluster file may have changed.
 ///
-/// The folder is watched, not the file: a rename over the file, or the swap of the `..data` link by which the kubelet
-/// updates a ConfigMap, leaves a watch on the file itself with the old one.
+/// The folder is watched, not the file. A watch on the file itself would stay with the old file after a rename over it, or after the swap
+/// of the `..data` link by which the kubelet updates a ConfigMap.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
     stamp: Option<Stamp>,
-    /// From then on the file is read again whether it changed or not.
+    /// The time from which on the file counts as changed even if it did not change.
     again: Option<Instant>,
     events: mpsc::Receiver<()>,
-    // Dropping it ends the watch.
+    // The watch ends when the watcher is dropped.
     _watcher: Option<RecommendedWatcher>,
-    /// Why there is no watch; the file is then only looked at every [`LOOK_EVERY`].
+    /// Why there is no watch. Without a watch the file is only checked every [`LOOK_EVERY`].
     pub degraded: Option<String>,
 }
 
 impl Watch {
     /// Watches the folder of `path`, and the folder of the file it links to.
     pub fn new(path: &Path) -> Self {
-        // One slot: an event says only "look again".
+        // One slot is enough, since an event says only that the file must be checked.
         let (sender, events) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Our own reading is an access, not a change; an error (an overflow) is a reason to look.
+            // The agent's own reading is an access, which is no change. An error (such as an overflow) may hide a change.
             let look = event.map_or(true, |event| match event.kind {
                 EventKind::Access(kind) => {
                     matches!(kind, notify::event::AccessKind::Close(notify::event::AccessMode::Write))
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// Returns once the file is another one than at the last return, or was written to, and has been quiet since.
+    /// Returns once the file has been replaced or written to since the last return, and has been quiet since.
     pub async fn changed(&mut self) {
         loop {
             tokio::select! {
@@ -88,8 +88,8 @@ impl Watch {
         }
     }
 
-    /// The file could not be taken, which may be for a reason outside of it. It counts as changed once 199 times as long has passed as
-    /// reading it took, so that reading takes 0.5 % of a processor at most.
+    /// Plans another attempt for a file that was not accepted, since the reason may lie outside the file. The file counts as changed once
+    /// 199 times `took`, the time that reading it took, has passed. So reading takes 0.5 % of a processor at most.
     pub fn again(&mut self, took: Duration) {
         self.again = Some(Instant::now() + took * 199);
     }

@@ -113,7 +113,9 @@ impl Beside {
         for family in self.setup.families {
             let endpoints = both.map(|other| {
                 let ends = other.name == node.name;
-                let (ready, serving, terminating) = (Some(!ends), Some(true), Some(ends));
+                let ready = Some(!ends);
+                let serving = Some(true);
+                let terminating = Some(ends);
                 objects::Endpoint { ready, serving, terminating, ..endpoint(Service::Web, other, *family) }
             });
             slice(&self.control, Service::Web, endpoints.into())?;

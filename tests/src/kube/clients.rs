@@ -129,7 +129,8 @@ impl Watched<'_> {
     /// flag, and how often it was reset.
     fn keeps_alive(&self, to: SocketAddr, stop: &AtomicBool) -> Result<(Wait, u32)> {
         let mut conn = Conn::connect(self.ns, to, LIMIT)?;
-        let (mut longest, mut resets) = (Wait::default(), 0);
+        let mut longest = Wait::default();
+        let mut resets = 0;
         conn.who()?;
         self.served.fetch_add(1, Ordering::Relaxed);
         repeat(stop, || {
@@ -219,7 +220,8 @@ pub(super) fn hangs(
     let keeping = keeping.map(|to| move |stop: &AtomicBool| watched.keeps_alive(to, stop));
     let new = |stop: &AtomicBool| watched.new_connections(stop);
     let ((flagged, new), clients) = under(keeping, || under([new], hang));
-    let (mut longest, mut resets) = (Wait::default(), [0; 2]);
+    let mut longest = Wait::default();
+    let mut resets = [0; 2];
     for (at, client) in clients.into_iter().enumerate() {
         let (wait, reset) = client.with_context(|| format!("client {at} of {:?}", watched.to[at % 2]))?;
         longest = longest.max(wait);
@@ -269,8 +271,8 @@ pub(super) fn hangs(
 impl New {
     fn text(&self, flagged: Instant) -> String {
         let Self { to, begun, wait, outcome, who, again } = self;
-        let (early, late) =
-            (flagged.saturating_duration_since(*begun), begun.saturating_duration_since(flagged));
+        let early = flagged.saturating_duration_since(*begun);
+        let late = begun.saturating_duration_since(flagged);
         format!(
             "new connection to {to} {late:?} after the flag ({early:?} before): {outcome:?} by `{who}`, {wait:?}, {again} segments again"
         )

@@ -107,7 +107,8 @@ impl ControlPlane {
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        let (certificates, programs) = (Some(certificates), Some((apiserver, etcd)));
+        let certificates = Some(certificates);
+        let programs = Some((apiserver, etcd));
         Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
     }
 

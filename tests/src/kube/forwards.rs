@@ -142,7 +142,9 @@ pub fn holds(mode: Mode) -> Result<()> {
 
 /// An endpoint leaves, all leave, one comes back.
 fn follows(control: &ControlPlane, cluster: &Cluster, proxy: &KubeProxy) -> Result<()> {
-    let (a, b, c) = (&cluster.a.ns, &cluster.b, &cluster.c);
+    let a = &cluster.a.ns;
+    let b = &cluster.b;
+    let c = &cluster.c;
     let becomes = |nodes: &[&Node], expected: Way| -> Result<()> {
         slice(control, Service::Web, on(Service::Web, nodes))?;
         let mut last = None;

@@ -72,7 +72,8 @@ fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> R
 pub fn clients_go_on(mode: Mode) -> Result<()> {
     let beside = Beside::new(mode, Setup::default())?;
     rescues(&beside)?;
-    let (b, c) = (&beside.cluster.b, &beside.cluster.c);
+    let b = &beside.cluster.b;
+    let c = &beside.cluster.c;
     for place in Place::ALL {
         // No other client in the host network uses the Service: `status` says of own sockets what this client has shown.
         own::says(&beside, own::NOT_TRIED).with_context(|| told(&beside, place))?;
@@ -119,7 +120,8 @@ pub fn clients_of_the_hung_node_go_on(mode: Mode) -> Result<()> {
     let mut beside = Beside::new(mode, Setup { extra: &["--interface", "auto"], ..Setup::default() })?;
     beside.cluster.serve_on_a()?;
     rescues(&beside)?;
-    let (a, c) = (&beside.cluster.a, &beside.cluster.c);
+    let a = &beside.cluster.a;
+    let c = &beside.cluster.c;
     beside.set_endpoints(&[a, c])?;
     follow(&beside, &[a, c])?;
     let by_request = || beside.agent.flag_by_socket(a.name);

@@ -66,7 +66,8 @@ fn falls_back(beside: &Beside) -> Result<()> {
 }
 
 fn keeps_its_own(beside: &Beside) -> Result<()> {
-    let (a, c) = (&beside.cluster.a, &beside.cluster.c);
+    let a = &beside.cluster.a;
+    let c = &beside.cluster.c;
     beside.set_endpoints(&[a, c])?;
     follow(beside, &[a, c])?;
     // Other destinations that kube-proxy has just ended gently go when it looks at them, once a minute.

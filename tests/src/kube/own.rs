@@ -32,7 +32,8 @@ pub(super) fn says(beside: &Beside, wanted: &str) -> Result<()> {
 
 /// A new client in the host network: who answered its first packet.
 fn asks(beside: &Beside, service: Service, family: Family) -> Result<String> {
-    let (ns, to) = (beside.cluster.at(Place::Node), beside.cluster.service(service, Place::Node, family));
+    let ns = beside.cluster.at(Place::Node);
+    let to = beside.cluster.service(service, Place::Node, family);
     if service == Service::Dns {
         return Ok(UdpConn::connect(ns, to, LIMIT)?.who()?);
     }

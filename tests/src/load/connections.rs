@@ -60,7 +60,9 @@ pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length
             PORTS.flat_map(|port| from.iter().map(move |host| SocketAddrV4::new(*host, port))).cycle();
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         let (mut open, mut free): (Vec<Option<Open>>, Vec<usize>) = (Vec::new(), Vec::new());
-        let (mut seen, mut made, mut under_way) = (Seen::default(), 0_u32, 0_usize);
+        let mut seen = Seen::default();
+        let mut made = 0_u32;
+        let mut under_way = 0_usize;
         let started = Instant::now();
         let mut events = vec![EpollEvent::empty(); 1024];
         let mut swept = started;

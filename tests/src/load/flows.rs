@@ -88,7 +88,10 @@ impl Flows {
         let mut workers = Running::default();
         for first in (0..total).step_by(each) {
             let range = first..total.min(first + each);
-            let (shared, up, plan, stop) = (Arc::clone(&shared), up.clone(), *plan, workers.stop());
+            let shared = Arc::clone(&shared);
+            let up = up.clone();
+            let plan = *plan;
+            let stop = workers.stop();
             workers.add(netns.spawn(move || {
                 own_files()?;
                 let sockets = connect_all(range, &plan);

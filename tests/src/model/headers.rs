@@ -86,7 +86,8 @@ pub(super) fn read_v4(frame: &[u8], at: usize) -> Option<Seen> {
         return None;
     }
     let fragmentation = be16(ip, 6)?;
-    let (more, offset) = (fragmentation & 0x2000 != 0, fragmentation & 0x1fff);
+    let more = fragmentation & 0x2000 != 0;
+    let offset = fragmentation & 0x1fff;
     Some(Seen {
         src: ip[12..16].to_vec(),
         dst: ip[16..20].to_vec(),

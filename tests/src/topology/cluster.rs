@@ -170,8 +170,8 @@ pub struct Node {
 
 impl Node {
     pub(super) fn new(name: &'static str, index: u8) -> Result<Self> {
-        let (ns, pod) =
-            (Arc::new(Netns::with_lo_down(name)?), Arc::new(Netns::with_lo_down(&format!("{name}-pod"))?));
+        let ns = Arc::new(Netns::with_lo_down(name)?);
+        let pod = Arc::new(Netns::with_lo_down(&format!("{name}-pod"))?);
         Ok(Self { name, index, ns, pod, procs: Vec::new() })
     }
 

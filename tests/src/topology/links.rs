@@ -65,7 +65,8 @@ fn uplink_device(cluster: &Cluster) -> &'static str {
 fn fabric(cluster: &Cluster) -> Result<()> {
     let mut script = String::from("link set lo up\nlink add br0 type bridge\nlink set br0 up\n");
     for node in [&cluster.a, &cluster.b, &cluster.c] {
-        let (i, path) = (node.index, node.ns.path());
+        let i = node.index;
+        let path = node.ns.path();
         script += &format!(
             "link add p{i} type veth peer name eth0 netns {}\nlink set p{i} master br0 up\n",
             path.display()
@@ -103,7 +104,8 @@ fn uplink(cluster: &Cluster, node: &Node) -> String {
 }
 
 fn pod(node: &Node) -> String {
-    let (i, path) = (node.index, node.pod.path());
+    let i = node.index;
+    let path = node.pod.path();
     format!(
         "link add pod0 type veth peer name eth0 netns {}
          link set pod0 up
@@ -198,8 +200,10 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
         v6.push("2001:db8::/64".to_owned());
     }
     let plain = uplink_device(cluster);
-    let (over4, over6) = (format!("via 10.42.0.{j} dev"), format!("via fd00:42::{j} dev"));
-    let (plain4, plain6) = (format!("via 10.2.0.1{j} dev {plain}"), format!("via fd00:2::1{j} dev {plain}"));
+    let over4 = format!("via 10.42.0.{j} dev");
+    let over6 = format!("via fd00:42::{j} dev");
+    let plain4 = format!("via 10.2.0.1{j} dev {plain}");
+    let plain6 = format!("via fd00:2::1{j} dev {plain}");
     let (via4, via6) = match cluster.options.overlay {
         Overlay::Vxlan | Overlay::VxlanMetadata => {
             let mac = format!("0e:00:00:00:00:0{j}");

@@ -20,10 +20,13 @@ pub(super) fn build(cluster: &Cluster) -> Result<()> {
 /// number, one chain an endpoint that translates; masquerade by mark.
 fn nftables(cluster: &Cluster, family: Family) -> Result<String> {
     let (ip, pods, services) = ranges(family);
-    let (mut chains, mut by_cluster_ip, mut by_node_port) = (String::new(), vec![], vec![]);
+    let mut chains = String::new();
+    let mut by_cluster_ip = vec![];
+    let mut by_node_port = vec![];
     for service in Service::ALL {
         let (port, _, node_port) = service.ports();
-        let (protocol, name) = (service.protocol(), service.name());
+        let protocol = service.protocol();
+        let name = service.name();
         let mut choice = vec![];
         for (at, node) in [&cluster.b, &cluster.c].into_iter().enumerate() {
             let endpoint = endpoint(cluster, service, at, family);

@@ -89,7 +89,9 @@ mod tests {
 
     /// The longest wait, where the kernel counted this many milliseconds more at each reading.
     fn longest(more: &[u64]) -> u128 {
-        let (mut wait, mut all, mut longest) = (Wait::default(), Duration::ZERO, Duration::ZERO);
+        let mut wait = Wait::default();
+        let mut all = Duration::ZERO;
+        let mut longest = Duration::ZERO;
         for more in more {
             all += Duration::from_millis(*more);
             wait.next(all, LOOK);

@@ -208,8 +208,8 @@ fn clsact_is_offered_to_no_device() {
     let first = shown();
     assert!(first.contains("nodefence:nf_") && first.contains(" skip_hw "), "{first}");
     drop(held);
-    // As an agent left it that knew no such choice: the kernel exchanges no program for one with another choice, and traffic is not to go
-    // uncut while a filter is drained and put in.
+    // The filter is as an agent that knew no such choice left it. The kernel exchanges no program for one with another choice, and traffic must not
+    // go uncut while a filter is removed and added.
     pair.near.run(|| {
         let egress = sh("tc filter show dev up0 egress");
         let program = egress.split_once(" id ").unwrap().1.split(' ').next().unwrap().parse().unwrap();

@@ -56,7 +56,7 @@ pub(crate) fn arrives(pair: &Pair, to: Ipv4Addr) -> bool {
     any
 }
 
-/// A dataplane that is kept between looks from outside. Loading takes seconds on an emulated processor.
+/// A dataplane that stays loaded between looks from outside. Loading takes seconds on an emulated processor.
 pub(crate) struct Held<'a> {
     pair: &'a Pair,
     dataplane: Option<Dataplane>,

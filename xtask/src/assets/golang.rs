@@ -12,11 +12,11 @@ use super::pins::{self, MODULES, Module, Program};
 use crate::process;
 use crate::say::say;
 
-/// A build that takes longer hangs: on two busy processors it was far below.
+/// A build that takes longer hangs: on two busy processors a build took far less.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// How often the person who waits hears how far it is.
+/// How often progress is told.
 const PROGRESS: Duration = Duration::from_secs(15);
-/// The lines of a failed build that are worth showing.
+/// How many of the last lines of a failed build are shown.
 const KEPT_LINES: usize = 40;
 
 /// Builds every program of every module of `sources` into `to`.
@@ -36,8 +36,8 @@ struct Go {
 }
 
 impl Go {
-    /// `go` in the module's folder. Proxy, checksum database and caches are the machine's own; what would make a build
-    /// depend on the machine is set: no workspace around the module, no C compiler, no change of `go.mod` or `go.sum`.
+    /// `go` in the module's folder. Proxy, checksum database and caches are the machine's own. Settings that would make a build depend on the
+    /// machine are fixed: no workspace around the module, no C compiler, no change of `go.mod` or `go.sum`.
     fn command(&self, verb: &str) -> Command {
         let mut command = go_command(&self.program, &self.folder);
         command.env("CGO_ENABLED", "0").args([verb, "-mod=readonly", "-trimpath"]);
@@ -67,7 +67,7 @@ impl Go {
         Ok(())
     }
 
-    /// How many packages a program is made of; fetches the sources.
+    /// Fetches a program's sources, and counts its packages.
     fn packages(&self, package: &str) -> Result<usize> {
         let mut command = self.command("list");
         let mut progress = Progress::new(package, 0);
@@ -85,7 +85,7 @@ fn go_command(program: &Path, folder: &Path) -> Command {
     command
 }
 
-/// Reads what `go build -v` and `go list` print: a package a line, everything else is said to somebody.
+/// Reads the output of `go build -v` and `go list`. A package has a line of its own; every other line is a message.
 struct Progress {
     name: String,
     of: usize,
@@ -120,12 +120,12 @@ impl Progress {
     }
 }
 
-/// An import path: no spaces, no colon.
+/// Whether a line is an import path: no spaces, no colon.
 fn is_package(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#') && !line.contains([' ', '\t', ':'])
 }
 
-/// Go on the search path, where its own archive unpacks to, and where Debian puts the releases that are not its default.
+/// Places of Go: on the search path, where its own archive is unpacked, and where Debian puts the releases that are not its default.
 fn candidates() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = process::find("go").into_iter().collect();
     found.push(PathBuf::from("/usr/local/go/bin/go"));
@@ -142,7 +142,7 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// The first of `candidates` that takes the module: Go itself compares its release with `go.mod`, and may fetch another one.
+/// The first of `candidates` that accepts the module. Go itself compares its release with `go.mod`, and may fetch another release.
 fn find(folder: &Path, go_mod: &str, candidates: &[PathBuf]) -> Result<PathBuf> {
     let mut refused = Vec::new();
     for program in candidates {

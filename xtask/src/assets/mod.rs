@@ -27,7 +27,7 @@ struct Asset {
     bytes: u64,
 }
 
-/// The verb: makes them ready and prints them.
+/// The verb `assets`: makes the programs ready and prints them.
 pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     let folder = ensure(workspace)?;
     let assets: Vec<(&str, Asset)> =
@@ -48,7 +48,7 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     let folder = match env::var_os(FOLDER).filter(|value| !value.is_empty()) {
         Some(folder) => {
             let folder = ready(Path::new(&folder))?;
-            // Before the link points there.
+            // All programs are run before the link points to them.
             pins::names().try_for_each(|name| ask(&folder, name).map(drop))?;
             folder
         }
@@ -58,7 +58,7 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A folder of ready programs; what it lacks is named.
+/// Checks a folder of ready programs. The error names the missing ones.
 fn ready(folder: &Path) -> Result<PathBuf> {
     let folder = fs::canonicalize(folder).with_context(|| format!("{FOLDER}={}", folder.display()))?;
     let missing: Vec<&str> = pins::names().filter(|name| !process::is_program(&folder.join(name))).collect();
@@ -73,7 +73,7 @@ fn ready(folder: &Path) -> Result<PathBuf> {
     )
 }
 
-/// Points the link in the target folder at `folder`. Put in place by rename: a test that looks at the same time finds the one or the other.
+/// Points the link in the target folder at `folder`. A rename puts it in place: a test that looks at the same time finds the old or the new link.
 fn link(target: &Path, folder: &Path) -> Result<()> {
     let link = target.join(LINK);
     if fs::read_link(&link).is_ok_and(|now| now == folder) {
@@ -86,7 +86,7 @@ fn link(target: &Path, folder: &Path) -> Result<()> {
         .with_context(|| format!("cannot make the link {}", link.display()))
 }
 
-/// Runs `name --version`: a program that cannot run here is found now and not in the middle of a test.
+/// Runs `name --version`, so that a program that cannot run here is found now and not in the middle of a test.
 fn ask(folder: &Path, name: &str) -> Result<Asset> {
     let path = folder.join(name);
     let printed = process::output(process::command(&path).arg("--version"))?;
@@ -96,7 +96,7 @@ fn ask(folder: &Path, name: &str) -> Result<Asset> {
     Ok(Asset { path, version, bytes })
 }
 
-/// `Kubernetes v1.36.3` or `etcd Version: 3.6.8`: the last word of the first line.
+/// The version of `Kubernetes v1.36.3` or `etcd Version: 3.6.8`: the last word of the first line.
 fn version(printed: &str) -> Option<String> {
     printed.lines().next()?.split_whitespace().last().map(|word| word.trim_start_matches('v').to_owned())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Environment: a folder of ready programs, here and in the tests.
+/// The variable that names a folder of ready programs, here and in the tests.
 pub(crate) const FOLDER: &str = "NODEFENCE_ASSETS";
 
 /// A Go module of ours that requires others in fixed versions.
@@ -26,8 +26,8 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
 }
 
-/// All of them. The other programs of Kubernetes belong into the same module; what depends on other versions of the same
-/// libraries (containerd) needs one of its own.
+/// All modules. Other programs of Kubernetes belong into the same module. A program that depends on other versions of the same libraries
+/// (containerd) needs a module of its own.
 pub(crate) const MODULES: &[Module] = &[Module {
     folder: "kubernetes",
     programs: &[
@@ -41,7 +41,7 @@ pub(crate) const MODULES: &[Module] = &[Module {
 const KUBERNETES: &str = "k8s.io/kubernetes";
 /// The variable with the program's version: without it a program calls itself v0.0.0-master.
 const VERSION_PACKAGE: &str = "k8s.io/component-base/version";
-/// To be raised when the build makes something else of the same pins.
+/// To be raised when the build makes other programs of the same pins.
 const FORMAT: u32 = 1;
 
 /// The names of all programs.
@@ -54,7 +54,8 @@ pub(crate) fn linker_flags(go_mod: &str) -> String {
     let mut flags = String::from("-s -w");
     if let Some(version) = required(go_mod, KUBERNETES) {
         let mut numbers = version.trim_start_matches('v').split('.');
-        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        let major = numbers.next().unwrap_or_default();
+        let minor = numbers.next().unwrap_or_default();
         for (name, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
             let _infallible = write!(flags, " -X {VERSION_PACKAGE}.{name}={value}");
         }
@@ -76,7 +77,7 @@ pub(crate) fn release(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.trim().strip_prefix("go "))
 }
 
-/// Everything that decides what comes out, as text: two clones with the same text share what was built.
+/// All inputs of the build, as text: two clones with the same text share the built programs.
 pub(crate) fn text(folder: &Path) -> Result<String> {
     let mut text = format!("format {FORMAT} {}\n", std::env::consts::ARCH);
     for module in MODULES {

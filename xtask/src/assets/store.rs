@@ -16,7 +16,7 @@ use crate::say::say;
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
 const LOCK: &str = "lock";
 
-/// The folder of the programs that `sources` (the clone's `tests/assets`) pins, built first where it is not there.
+/// The folder of the programs that `sources` (the clone's `tests/assets`) pins. Where the folder is missing, the programs are built first.
 pub(super) fn ensure(sources: &Path) -> Result<PathBuf> {
     ensure_in(&cache::folder()?.join("assets"), &pins::text(sources)?, |to| golang::build(sources, to))
 }
@@ -29,7 +29,7 @@ fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -
         return Ok(folder);
     }
     let _lock = cache::lock(&home.join(LOCK), "another run builds these programs: waiting for it")?;
-    // Another run may have built it while this one waited.
+    // Another run may have built the programs while this one waited.
     if complete(&folder) {
         used(&folder);
         return Ok(folder);
@@ -47,7 +47,7 @@ fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -
     fs::write(made.join("pins"), pins)?;
     cache::seal(&made, &pins::names().collect::<Vec<_>>())?;
     for entry in fs::read_dir(&made)? {
-        // The name must not become durable before what it names.
+        // The file's content must become durable before its name.
         File::open(entry?.path())?.sync_all()?;
     }
     if folder.exists() {
@@ -75,13 +75,13 @@ fn complete(folder: &Path) -> bool {
     pins::names().all(|name| process::is_program(&folder.join(name))) && cache::is_whole(folder)
 }
 
-/// Notes that somebody asked for it.
+/// Notes that a folder is still used.
 fn used(folder: &Path) {
-    // Another user's cache may be read only: then it is not ours to tidy either.
+    // An error is ignored: another user's cache may be read only, and then we do not tidy it either.
     let _refused = File::open(folder).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Removes what a killed run left (the lock is ours, so no other build runs), and folders that nobody has used for long.
+/// Removes leftovers of a killed run (we hold the lock, so no other build runs), and folders that nobody has used for long.
 fn tidy(home: &Path) {
     let Ok(entries) = fs::read_dir(home) else { return };
     for entry in entries.filter_map(Result::ok) {

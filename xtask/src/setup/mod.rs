@@ -11,10 +11,10 @@ use nix::sys::statvfs::statvfs;
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// What `cargo xtask test` left in an empty target folder, rounded up, in bytes.
+/// The size to which `cargo xtask test` fills an empty target folder, rounded up, in bytes.
 const TARGET_SIZE: u64 = 5_000_000_000;
 
-/// Installs what is missing: Debian packages, the pinned toolchain, bpf-linker, cargo-deny. Silent where nothing is.
+/// Installs missing Debian packages, the pinned toolchain, bpf-linker and cargo-deny. Silent where nothing is missing.
 pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     warn_of_a_full_disk(workspace);
     debian::ensure(needs)?;
@@ -28,7 +28,7 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
-/// The verb: everything for every verb, or only what building takes.
+/// The verb `setup`: installs everything for every verb, or only what building needs.
 pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
     let pins = &workspace.pins;
     if build {
@@ -46,7 +46,7 @@ pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
     Ok(())
 }
 
-/// A linker that finds the disk full crashes without saying why.
+/// Warns of a full disk, since a linker then crashes without saying why.
 fn warn_of_a_full_disk(workspace: &Workspace) {
     let Ok(disk) = statvfs(&workspace.root) else {
         return;

@@ -8,8 +8,8 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::{Pins, Workspace};
 
-/// Installs the pinned toolchain and its components where they are missing. Asks rustup to do it in so many words, so it
-/// works where `RUSTUP_AUTO_INSTALL=0` keeps rustup from acting by itself.
+/// Installs the pinned toolchain and its components where they are missing. rustup is told so by its own commands: with
+/// `RUSTUP_AUTO_INSTALL=0` it installs nothing by itself.
 pub(crate) fn toolchain(pins: &Pins) -> Result<()> {
     if process::find("rustup").is_none() {
         bail!(
@@ -66,7 +66,7 @@ pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<(
     let build = workspace.target.join("xtask-tools");
     let mut command = workspace.cargo();
     command.args(["install", "--locked", "--force", name, "--version", version, "--target-dir"]).arg(&build);
-    // It runs for seconds; optimized as a whole, its build takes minutes.
+    // The tool runs for seconds; its fully optimized build takes minutes.
     command.env("CARGO_PROFILE_RELEASE_LTO", "off");
     command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");

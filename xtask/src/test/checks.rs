@@ -25,7 +25,7 @@ fn lints(workspace: &Workspace) -> Result<Stage> {
     let mut host = workspace.cargo();
     host.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     let mut kernel = workspace.cargo();
-    // The switches of the agent's build script; a target folder of its own, so that the two do not rebuild each other.
+    // The switches of the agent's build script. A target folder of its own, so that lints and build do not rebuild each other.
     kernel.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
     kernel.args([
         "clippy",

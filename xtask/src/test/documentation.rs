@@ -12,10 +12,10 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// How long the examples may take before they hang.
+/// Examples that take longer hang.
 const EXAMPLES: Duration = Duration::from_secs(10 * 60);
 
-/// Examples in the documentation, which only cargo can run, and which it builds everything once more for; `None` where there is none.
+/// Runs examples in the documentation; `None` where there is none. Only cargo can run them, and it builds everything once more for them.
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<Stage>> {
     if !has_examples(&workspace.root)? {
         return Ok(None);
@@ -25,7 +25,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<Stage>> {
     let mut command = workspace.cargo();
     command.args(["test", "--doc", "--workspace"]);
     say!("examples in the documentation");
-    let (mut parser, mut printed) = (Parser::default(), Vec::new());
+    let mut parser = Parser::default();
+    let mut printed = Vec::new();
     let ended = process::stream(&mut command, EXAMPLES, |line| {
         parser.line(line);
         printed.push(line.to_owned());

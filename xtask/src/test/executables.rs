@@ -1,4 +1,4 @@
-//! Building the tests, and what cargo says it built.
+//! Building the tests, and the executables that cargo says it built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,9 +42,9 @@ const PACKAGE: &str = "tests";
 const PROGRAMS: [&str; 5] =
     ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-objects", "nodefence-peer"];
 
-/// Builds tests and the programs they start: `all` that cargo is told (`--tests`, `--test=*`), or the one file that the filter names in full. All of it in one
-/// call and of all packages: which features their dependencies have depends on what is built together, and what has others is built twice. The stage has the
-/// time that it took.
+/// Builds the tests and the programs that they start. The tests are `all`, an option of cargo (`--tests`, `--test=*`), or the one file that the
+/// filter names in full. One call builds all packages: the features of dependencies depend on what is built together, and a dependency with other
+/// features is built twice. The stage has the time of the build.
 pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> Result<(Built, Stage)> {
     say!("building tests and agent");
     let started = Instant::now();
@@ -91,7 +91,7 @@ impl Executable {
         format!("{}::{}", self.package, self.name)
     }
 
-    /// Whether the table of test files has it; what it has runs as root.
+    /// Whether the table of test files has this executable. Executables of the table run as root.
     pub(crate) fn is_of_the_table(&self) -> bool {
         self.integration && self.package == PACKAGE
     }

@@ -25,12 +25,12 @@ pub(crate) struct Job {
     pub(crate) some: bool,
     /// libtest's threads.
     pub(crate) threads: Option<usize>,
-    /// When it hangs, and is killed.
+    /// An executable that takes longer hangs, and is killed.
     pub(crate) limit_ms: u64,
     /// Whether a failed test may be run again at all.
     pub(crate) again: bool,
     pub(crate) makes_load: bool,
-    /// Loads what kube-proxy's IPVS mode loads before.
+    /// Whether the modules of kube-proxy's IPVS mode are loaded before.
     pub(crate) ipvs: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
     Begin,
-    /// Failed tests are run once more, and why.
+    /// Failed tests are run once more, for this reason.
     Again(&'a str),
     Line(&'a str),
     End(End),
@@ -57,7 +57,7 @@ pub(crate) enum Event<'a> {
 const FAILED: End = End::Code(Some(101));
 
 impl Job {
-    /// Runs it; `command` makes the process. What it tells goes to `on_event`.
+    /// Runs the job. `command` makes the process; `on_event` gets the events.
     pub(crate) fn run(
         &self,
         command: impl Fn() -> Command,
@@ -100,7 +100,8 @@ impl Job {
         Ok((parser, end))
     }
 
-    /// Tests that failed for a bound and were held up for longer, and by what. `stood_still`: the longest time that the machine did meanwhile.
+    /// Tests that missed a bound and were held up for longer than it, each with the reason. `stood_still` is the longest time that the machine
+    /// stood still meanwhile.
     fn again(&self, parser: &Parser, stood_still: Duration) -> Vec<(String, String)> {
         if !self.again {
             return Vec::new();
@@ -119,11 +120,11 @@ impl Job {
 pub(crate) struct Record {
     pub(crate) title: String,
     tries: Vec<Parser>,
-    /// How each of them ended.
+    /// How each try ended.
     ends: Vec<End>,
     /// All that its executable printed.
     printed: Vec<String>,
-    /// Why it was run once more.
+    /// The reason for which tests were run once more.
     why: Option<String>,
 }
 
@@ -150,10 +151,11 @@ impl Record {
         None
     }
 
-    /// One count per expected test; a test without an outcome has failed. Where tests were run more than once the last outcome counts, and those that
-    /// failed before they passed are noted with what held them up.
+    /// Counts each expected test once; a test without an outcome has failed. Where a test was run twice the last outcome counts, and a test that
+    /// failed before it passed is noted with the reason that held it up.
     pub(crate) fn judge(&self, names: &[String], stage: &mut Stage) {
-        let (title, before) = (&self.title, stage.failures.len());
+        let title = &self.title;
+        let before = stage.failures.len();
         for name in names {
             let mut outcomes = self.tries.iter().filter_map(|parser| parser.outcomes().get(name));
             let first = outcomes.next();

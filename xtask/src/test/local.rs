@@ -21,7 +21,7 @@ pub(crate) const FUZZ_SHORT: &str = "20000";
 /// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and more random histories.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 
-/// How many executables that mostly wait run at once. With more, others would meet their start, which is busy.
+/// How many executables that mostly wait run at once. Their start is busy: with more of them it would disturb other tests.
 const LANES: usize = 2;
 
 /// Runs unit tests.
@@ -29,8 +29,8 @@ pub(crate) fn unit(plan: &Plan<'_>, scope: Scope) -> Result<Stage> {
     one_by_one("unit", scope, plan.unit().iter())
 }
 
-/// Runs the rows of the table that this machine's own kernel takes: first all but what is timed, with what mostly waits beside it; then what is
-/// timed, alone. `kubernetes`: whether its real parts are there.
+/// Runs the rows of the table that run on this machine's own kernel. First come all but the timed rows, with the waiting rows beside them; then
+/// the timed rows, alone. `kubernetes` says whether the real parts of Kubernetes are there.
 pub(crate) fn native(plan: &Plan<'_>, scope: Scope, kubernetes: bool) -> Result<Vec<Stage>> {
     let mut rows = plan.at(Place::Native);
     rows.retain(|row| kubernetes || !is(row, File::needs_kube_proxy));
@@ -80,7 +80,7 @@ where
     let mut stage = Stage::new(name);
     let started = Instant::now();
     for row in rows {
-        // Where one cannot be run the others still count.
+        // Where one row cannot be run, the others still count.
         if let Err(error) = run(row, scope, &mut stage) {
             process::check_interrupt()?;
             stage.fail(format!("{}: {error:#}", row.job.title));
@@ -102,7 +102,8 @@ fn run(row: &Planned<'_>, scope: Scope, stage: &mut Stage) -> Result<()> {
         };
         command
     };
-    let (started, before) = (Instant::now(), stage.failures.len());
+    let started = Instant::now();
+    let before = stage.failures.len();
     let mut record = Record::new(&job.title);
     job.run(command, |event| drop(record.take(event)))?;
     record.judge(&job.names, stage);

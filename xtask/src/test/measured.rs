@@ -1,16 +1,16 @@
-//! The figures of the tests' process on the machine (`tests/src/watch.rs`), and when a failed test is run again for them.
+//! The figures that a test's process measures of the machine (`tests/src/watch.rs`), and the rule by which a failed test is run again.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Before what the watchdog saw during a test.
+/// The prefix of the watchdog's findings during a test.
 const WATCHED: &str = "@@watched ";
-/// Before a figure that a test measured.
+/// The prefix of a figure that a test measured.
 const FIGURE: &str = "@@figure ";
-/// Before a bound that a test missed, in the error that it failed for.
+/// The text before a bound that a test missed, in the test's error.
 const MISSED: &str = "(missed bound: ";
-/// After its milliseconds: what stood still was added to it.
+/// The text after the bound's milliseconds where the stand-still was added to the bound.
 const COUNTED: &str = " and what stood still)";
 
 /// The watchdog's findings during a test.
@@ -75,7 +75,7 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
     })
 }
 
-/// The bound that a test missed, by the error or panic that it failed for, which comes last of what it printed; of several the longest.
+/// The bound that a test missed, read from the last error or panic that it printed. Of several bounds the longest counts.
 pub(crate) fn missed(printed: &str) -> Option<Missed> {
     let begins_error = |line: &str| line.starts_with("Error: ") || line.contains(" panicked at ");
     let lines: Vec<&str> = printed.lines().collect();
@@ -89,8 +89,8 @@ pub(crate) fn missed(printed: &str) -> Option<Missed> {
     lines[error..].iter().filter_map(bound).max()
 }
 
-/// Why a test that failed for a bound is run again: what was measured exceeds that bound. `None` where it has failed. `makes_load`: that the agent waits for a
-/// processor is the tests' own doing.
+/// The reason for which a test that missed a bound is run again: a measured time exceeds that bound. `None` where the test has failed. With
+/// `makes_load` the tests themselves make the agent wait for a processor, so that wait is no reason.
 pub(crate) fn exceeds(measured: &Measured, missed: Missed, makes_load: bool) -> Option<String> {
     let Missed { bound, counted } = missed;
     let told = |what: &str, time: Duration| {

@@ -79,7 +79,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     results::finish(workspace, &stages, started)
 }
 
-/// Makes the real parts of Kubernetes ready, where a test here wants them. Where they cannot be had this has failed, and what does without them runs.
+/// Makes the real parts of Kubernetes ready, where a test here needs them. Without them this stage fails, and the tests that do not need them run.
 fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
     let rows = plan.at(Place::Native);
     if !rows.iter().any(|row| row.file.is_some_and(table::File::needs_kube_proxy)) {

@@ -1,4 +1,4 @@
-//! Which tests run where: the table, applied to what was built.
+//! The places where tests run: the table, applied to the built executables.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +134,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// How long unit tests of one executable may take before they hang.
+/// Milliseconds after which the unit tests of one executable hang.
 const UNIT: u64 = 10 * 60 * 1_000;
 
 impl Job {

@@ -1,4 +1,4 @@
-//! How a run ends: its summary, and the results file, which has what was found for programs; figures and what passing tests printed among it.
+//! The end of a run: its summary, and the results file for programs, with figures and the output of passing tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::tally::{self, Stage};
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Writes the results file and prints the summary, also where the file cannot be written; the exit code says whether anything failed. `started`: when the
-/// run began.
+/// Writes the results file and prints the summary, also where the file cannot be written. The exit code says whether anything failed. The run
+/// began at `started`.
 pub(crate) fn finish(workspace: &Workspace, stages: &[Stage], started: Instant) -> Result<ExitCode> {
     let took = started.elapsed();
     let written = write(&workspace.target.join("test"), stages, took);
@@ -26,7 +26,7 @@ pub(crate) fn finish(workspace: &Workspace, stages: &[Stage], started: Instant) 
     Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the results file; gives where. Whole or not at all: half of one would be read as what was found.
+/// Writes the results file, and gives its path. A rename puts it in place: half a file would be read as all results.
 fn write(folder: &Path, stages: &[Stage], took: Duration) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join("results.json");

@@ -1,5 +1,5 @@
-//! The one table of test files (`tests/tests/*`): what each needs, on which kernels it runs, how long it may take, and whether a failed test of it
-//! may be run again.
+//! The one table of test files (`tests/tests/*`). A row says what its file needs, on which kernels the file runs, how long it may take, and whether
+//! a failed test may be run again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,14 +75,14 @@ pub(crate) struct File {
     traits: &'static [Trait],
     /// Whether a test that failed for a bound may be run again, where the machine stood still or the agent waited for a processor for longer.
     pub(crate) again: bool,
-    /// When it hangs, and is killed.
+    /// A file that takes longer hangs, and is killed.
     pub(crate) limit: Duration,
 }
 
 /// This machine's kernel, which is enough for each change, and with `--all` the others.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
-/// No guest can run it: it reads the sources, wants two control planes, or is too much for an emulated processor (the demo's 32 clients; an agent's start
-/// within a verdict's life; a flood), or says what newer kernels do (MPTCP's `close_timeout`).
+/// No guest can run the file. It reads the sources, wants two control planes, is too much for an emulated processor (the demo's 32 clients; an
+/// agent's start within a verdict's life; a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// Both ways to attach, to delete and to answer, beside the machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
@@ -187,7 +187,7 @@ pub(crate) const FILES: &[File] = &[
     file("watchdog", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
 ];
 
-/// Whether each file of the folder of tests has a row, and each row its file. Asked before anything is built.
+/// Checks that each file of the folder of tests has a row, and each row its file. Called before anything is built.
 pub(crate) fn is_complete(folder: &Path) -> Result<()> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -293,7 +293,7 @@ impl File {
         }
     }
 
-    /// libtest's threads, where it is not for libtest to say. What is timed goes one after the other; what waits leaves processors idle. Guests have a
+    /// libtest's threads, where the table sets their number. Timed tests run one after the other; waiting tests leave processors idle. Guests have a
     /// number of their own.
     pub(crate) fn threads(&self) -> Option<usize> {
         if self.is_timed() {
@@ -405,7 +405,8 @@ mod tests {
     #[test]
     fn a_module_with_a_row_of_its_own_is_no_other_row_s() {
         let row = |name: &str| *FILES.iter().find(|file| file.name == name).expect("a row");
-        let (module, rest) = (row("kube_proxy::ipvs"), row("kube_proxy"));
+        let module = row("kube_proxy::ipvs");
+        let rest = row("kube_proxy");
         assert!(module.has("ipvs::forwards") && !module.has("forwards"));
         assert!(!rest.has("ipvs::forwards") && rest.has("forwards") && rest.has("ipvs_like"));
     }

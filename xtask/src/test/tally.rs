@@ -35,7 +35,7 @@ impl Stage {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Of what is no test, and began then.
+    /// A stage without tests that began at `started` and ends now.
     pub(crate) fn since(name: &str, started: Instant) -> Self {
         Self { took: started.elapsed(), ..Self::new(name) }
     }
@@ -48,7 +48,7 @@ impl Stage {
         self.failures.push(what.into());
     }
 
-    /// Takes over what another one counted, but for its name and time.
+    /// Adds the counts and texts of another stage, but not its name and time.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failures.extend(other.failures);

@@ -1,5 +1,5 @@
-//! How long the machine, or the guest, stood still: gaps of a thread of the runner that ticks. What a test's own watchdog tells counts no further than this: a
-//! process that is stopped alone finds gaps too.
+//! How long the machine, or the guest, stood still: gaps of a ticking thread of the runner. A gap that a test's own watchdog tells counts only up to
+//! the longest gap here: a process that is stopped alone finds gaps too.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(20);
 
-/// A thread that ticks until it is asked.
+/// A thread that ticks until it is ended.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     end: Sender<()>,
@@ -34,7 +34,7 @@ impl Ticker {
         Self { end, thread }
     }
 
-    /// Ends it. The longest gap.
+    /// Ends the thread. Gives the longest gap.
     pub(crate) fn end(self) -> Duration {
         drop(self.end);
         self.thread.join().unwrap_or_default()

@@ -107,7 +107,8 @@ fn trusted(uri: &str, suite: &str, scratch: &Path, keyrings: &[&Path]) -> Result
     Ok(release)
 }
 
-/// Whether the suite's own date is still to come. Else a mirror could hold back what replaced a faulty package. Suites that no longer change have none.
+/// Checks that the suite's `Valid-Until` is still to come. Else a mirror could hold back the replacement of a faulty package. Suites that no longer
+/// change have no such date.
 fn check_valid(release: &Paragraph) -> Result<()> {
     let Some(until) = release.get("valid-until") else { return Ok(()) };
     let printed = process::output(process::command("date").args(["--utc", "+%s", "--date", until]))?;
@@ -118,7 +119,7 @@ fn check_valid(release: &Paragraph) -> Result<()> {
     Ok(())
 }
 
-/// Writes what is signed, and only that, to `plain`.
+/// Writes the signed text, and nothing else, to `plain`.
 fn verify(signed: &Path, plain: &Path, keyrings: &[&Path]) -> Result<()> {
     let mut refused = Vec::new();
     for keyring in keyrings.iter().filter(|keyring| keyring.exists()) {

@@ -82,7 +82,9 @@ fn exact(depends: &str) -> Vec<String> {
 pub(crate) fn release_hash(release: &Paragraph, file: &str) -> Option<String> {
     release.get("sha256")?.lines().find_map(|line| {
         let mut words = line.split_whitespace();
-        let (hash, _size, name) = (words.next()?, words.next()?, words.next()?);
+        let hash = words.next()?;
+        let _size = words.next()?;
+        let name = words.next()?;
         (name == file).then(|| hash.to_owned())
     })
 }

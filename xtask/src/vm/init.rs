@@ -1,6 +1,6 @@
-//! The guest's first process: this program, copied into the initramfs. It mounts what a system has mounted, loads what rarely loads by itself,
-//! runs the plan that the kernel's command line names, and powers off. The second serial line carries results alone; the first one the kernel's
-//! messages and our own.
+//! The guest's first process: this program, copied into the initramfs. It mounts the usual filesystems, loads modules that rarely load by
+//! themselves, runs the plan that the kernel's command line names, and powers off. The second serial line carries results alone; the first one
+//! carries the kernel's messages and our own.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -21,10 +21,10 @@ const BUSYBOX: &str = "/usr/bin/busybox";
 /// The folder of busybox's own programs, for those that the machine's programs lack.
 const APPLETS: &str = "/opt/busybox";
 const PATH: &str = "/usr/sbin:/usr/bin:/opt/busybox";
-/// The word that the process which runs the plan is started with, by the first process.
+/// The argument with which the first process starts the process that runs the plan.
 const RUN: &str = "run-plan";
 
-/// Type, place.
+/// Mounts: the filesystem's type, and the place.
 const MOUNTS: [(&str, &str); 11] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -81,7 +81,7 @@ pub(crate) fn is_meant() -> bool {
     std::process::id() == 1 || std::env::args().nth(1).as_deref() == Some(RUN)
 }
 
-/// Does the guest's work. The first process only takes in the processes that others leave behind.
+/// Does the guest's work. The first process only reaps orphans.
 pub(crate) fn main() -> ExitCode {
     if std::process::id() != 1 {
         return match run() {
@@ -104,7 +104,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the plan in a process of its own, and takes in those that have lost their parent until that ends: tests look for processes that have ended.
+/// Runs the plan in a process of its own, and reaps orphans until that process ends: tests look for processes that have ended.
 fn run_beside() -> Result<()> {
     let mut command = command("/proc/self/exe")?;
     let child = command.arg(RUN).spawn().context("cannot start the process that runs the plan")?;

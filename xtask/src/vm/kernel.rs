@@ -31,9 +31,9 @@ pub(crate) enum Kernel {
     Latest,
 }
 
-/// Follows the newest build of the cloud flavour in its suite; smaller than the generic one, same networking.
+/// The package that follows the newest build of the cloud flavour in its suite: smaller than the generic flavour, with the same networking.
 const PACKAGE: &str = "linux-image-cloud-amd64";
-/// Raise when what is made of a package changes, so that older results are made anew.
+/// To be raised when the files made of a package change, so that older ones are made anew.
 const FORMAT: u32 = 3;
 /// How long a resolved version is taken as current.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
@@ -82,8 +82,8 @@ impl Kernel {
         self == Self::Latest || release.strip_prefix(self.label()).is_some_and(|rest| rest.starts_with('.'))
     }
 
-    /// From the cache, or fetched. A version that was resolved less than a day ago is used without asking the mirror; when
-    /// the mirror cannot be reached, an older one serves.
+    /// Takes the kernel from the cache, or fetches it. A version that was resolved less than a day ago is used without asking the mirror. When the
+    /// mirror cannot be reached, an older version is used.
     pub(crate) fn prepare(self) -> Result<Prepared> {
         let folder = cache::folder()?.join("kernels").join(self.label());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -186,7 +186,8 @@ fn make(tree: &Path, made: &Path) -> Result<()> {
     let small = made.join("root");
     let to = small.join("lib/modules").join(&release);
     for path in &chosen {
-        let (from, to) = (home.join(path), to.join(path));
+        let from = home.join(path);
+        let to = to.join(path);
         fs::create_dir_all(to.parent().context("a module without a folder")?)?;
         fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
         if path.ends_with(".xz") {
@@ -214,7 +215,8 @@ fn depmod(root: &Path, release: &str) -> Result<()> {
 /// A build in the cache, if nothing of it is missing or was changed.
 fn load(home: &Path) -> Option<Prepared> {
     let release = fs::read_to_string(home.join("release")).ok()?;
-    let (image, modules) = (home.join("vmlinuz"), home.join("modules.cpio"));
+    let image = home.join("vmlinuz");
+    let modules = home.join("modules.cpio");
     cache::is_whole(home).then_some(Prepared { release, image, modules })
 }
 

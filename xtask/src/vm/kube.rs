@@ -1,5 +1,5 @@
-//! A guest beside a real API server: etcd and the server run natively, in a network namespace that QEMU shares with them; the guest
-//! has the server at its host's address, and kube-proxy inside.
+//! A guest beside a real API server. etcd and the server run natively, in a network namespace that QEMU shares with them. The guest reaches the
+//! server at its host's address, and runs kube-proxy itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,8 @@ impl Parts<'_> {
         parameters: &str,
     ) -> Result<Ran> {
         let parameters = format!("{parameters} nodefence.api_server={API_SERVER}");
-        let (parts, network) = ([&*self.file], wire());
+        let parts = [&*self.file];
+        let network = wire();
         let boot =
             Boot { parts: &parts, network: &network, host: Some(self.host), ..Boot::new(guest, &parameters) };
         matrix.run(prepared, &guest.label(), &boot)

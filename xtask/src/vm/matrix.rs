@@ -154,7 +154,8 @@ impl Matrix<'_> {
         };
         let mut reader = verdict::Reader::default();
         // The first executable begins once the guest is up: until then it boots.
-        let (mut begun, mut files) = (Instant::now(), Vec::new());
+        let mut begun = Instant::now();
+        let mut files = Vec::new();
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(boot.limit, |line| {
@@ -184,7 +185,8 @@ impl Matrix<'_> {
     pub(super) fn judge(&self, ran: &Ran, jobs: &[Job], stage: &mut Stage) -> Result<()> {
         let Ran { label, reader, log, ended, files } = ran;
         stage.files.extend(files.iter().cloned());
-        let (before, again) = (stage.failures.len(), stage.again.len());
+        let before = stage.failures.len();
+        let again = stage.again.len();
         let console = fs::read(&ended.console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         reader.judge(jobs, &console, stage);

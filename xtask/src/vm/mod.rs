@@ -43,8 +43,8 @@ use crate::{cache, process, setup};
 
 /// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
 pub(crate) const THREADS: usize = 2;
-/// Guests at the same time, but for those whose tests are timed; under TCG each keeps one processor busy. With a third one on two processors, even one that
-/// mostly waits, the others stand still for longer than leases last.
+/// How many guests without timed tests run at the same time. Under TCG each keeps one processor busy. With a third guest on two processors, even
+/// one that mostly waits, the others stand still for longer than leases last.
 const AT_ONCE: usize = 2;
 
 /// The verb by itself.
@@ -64,7 +64,8 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>)
     results::finish(workspace, &stages, started)
 }
 
-/// All kernels: guests that bear another one beside them, those whose tests are timed, pairs. Nothing where no test is meant.
+/// Runs the guests of all kernels: first those that may run beside another one, then those with timed tests and the pairs, one at a time. Gives no
+/// stage where no test is wanted.
 pub(crate) fn matrix(
     workspace: &Workspace,
     built: &Built,

@@ -1,5 +1,5 @@
-//! Programs of ours as parts of the initramfs, each a part of its own: a guest is given what it runs and no more, and what was not built anew since is packed
-//! already.
+//! Programs of ours as parts of the initramfs, each a part of its own. A guest gets only the programs that it runs, and a program that was not built
+//! anew since is packed already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -102,7 +102,7 @@ fn is_whole(part: &Path) -> bool {
     read.is_ok() && end == *cpio::END
 }
 
-/// Packs one, and removes what was packed of it before.
+/// Packs one program, and removes its older parts.
 fn one(program: &Path, place: &Path, aside: &Path, part: &Path) -> Result<()> {
     let stripped = aside.with_extension("stripped");
     // Line tables are nine tenths of a test's bytes.
@@ -138,7 +138,8 @@ mod tests {
     #[test]
     fn what_was_built_anew_is_packed_anew_and_nothing_else() {
         let scratch = Scratch::new(&std::env::temp_dir().join("nodefence-xtask-packed")).expect("a folder");
-        let (program, other) = (scratch.path().join("a"), scratch.path().join("a-b"));
+        let program = scratch.path().join("a");
+        let other = scratch.path().join("a-b");
         for to in [&program, &other] {
             fs::copy(std::env::current_exe().expect("this one"), to).expect("copied");
         }

@@ -61,7 +61,8 @@ fn wires() -> Result<[Vec<String>; 2]> {
     for (at, card) in CARDS.iter().enumerate() {
         let ports = free_ports()?;
         for (side, end) in ends.iter_mut().enumerate() {
-            let (own, other) = (ports[side], ports[1 - side]);
+            let own = ports[side];
+            let other = ports[1 - side];
             end.extend([
                 "-netdev".to_owned(),
                 format!("socket,id=wire{at},udp=127.0.0.1:{other},localaddr=127.0.0.1:{own}"),
@@ -78,6 +79,7 @@ fn wires() -> Result<[Vec<String>; 2]> {
 /// Two ports that were free a moment ago.
 fn free_ports() -> Result<[u16; 2]> {
     let bind = || UdpSocket::bind("127.0.0.1:0").context("no free UDP port");
-    let (one, two) = (bind()?, bind()?);
+    let one = bind()?;
+    let two = bind()?;
     Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }

@@ -37,11 +37,11 @@ pub(crate) struct Guest<'a> {
     pub(crate) host: Option<&'a Path>,
 }
 
-/// What costs an emulated processor much and no test is about: retpolines, grace periods, pages and objects cleared when they are taken.
-/// Programs that always lie at the same addresses are translated once, not at every start: four times less processor time
-/// for each of them. Clock and timers are the HPET, whose rate is known: others are measured at boot against one that stands
-/// still while the host is busy. (Seen: a TSC four times too fast; a local APIC's timer of half its rate, with which an idle kernel slept through
-/// whole turns of the PM timer's 24 bits and found that no time had passed, for ever.)
+/// Switches off what costs an emulated processor much and no test is about: retpolines, grace periods, clearing of pages and objects when they are
+/// taken. Programs that always lie at the same addresses are translated once, not at every start: that takes four times less processor time for each
+/// of them. Clock and timers are the HPET, whose rate is known: the rate of others is measured at boot against a clock that stands still while the
+/// host is busy. (Seen: a TSC four times too fast; a local APIC's timer of half its rate, with which an idle kernel slept through whole turns of the
+/// PM timer's 24 bits and found that no time had passed, for ever.)
 const QUICK: &str = "mitigations=off nokaslr norandmaps init_on_alloc=0 hardened_usercopy=off rcupdate.rcu_expedited=1 \
     tsc=unstable clocksource=hpet nolapic_timer audit=0 apparmor=0 selinux=0";
 
@@ -124,7 +124,7 @@ impl Guest<'_> {
     }
 }
 
-/// Some sandboxes offer a /dev/kvm under which no guest ever starts; there the processor names no virtualisation of its own.
+/// Whether KVM can be used. Some sandboxes offer a /dev/kvm with which no guest ever starts; their processor names no virtualisation of its own.
 fn has_kvm() -> bool {
     let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let able = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");

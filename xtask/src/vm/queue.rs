@@ -1,4 +1,4 @@
-//! In which order guests boot, and how many run at once.
+//! The order in which guests boot, and how many run at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,8 +12,8 @@ use super::matrix::{self, Guest};
 use crate::process;
 use crate::test::tally::Stage;
 
-/// Runs guests, `at_once` of them at the same time; a stage for each, in the order given. What takes longest boots first, so that none of it is left
-/// alone at the end.
+/// Runs guests, `at_once` of them at the same time. Gives a stage for each, in the order of `guests`. The guest that takes longest boots first, so
+/// that it does not run alone at the end.
 pub(super) fn run(
     guests: &[&Guest],
     at_once: usize,
@@ -21,7 +21,8 @@ pub(super) fn run(
 ) -> Vec<Stage> {
     let mut order: Vec<usize> = (0..guests.len()).collect();
     order.sort_by_key(|at| Reverse(length(guests[*at])));
-    let (order, stages) = (Mutex::new(VecDeque::from(order)), Mutex::new(BTreeMap::new()));
+    let order = Mutex::new(VecDeque::from(order));
+    let stages = Mutex::new(BTreeMap::new());
     let next = || order.lock().ok().filter(|_| !process::interrupted())?.pop_front();
     let work = || {
         while let Some(at) = next() {
@@ -90,7 +91,8 @@ mod tests {
         let more = [guest(Kernel::V6_1, Kind::Kube, 90), guest(Kernel::NEWEST, Kind::Kube, 1)];
         let guests: Vec<&Guest> = all.iter().chain(&more).collect();
         for at_once in [1, 2] {
-            let (gauge, begun) = (Gauge::default(), Mutex::new(Vec::new()));
+            let gauge = Gauge::default();
+            let begun = Mutex::new(Vec::new());
             let one = |guest: &Guest| {
                 begun.lock().unwrap().push(guest.name());
                 gauge.stay(|| {

@@ -31,7 +31,7 @@ pub enum Blind {
     Empty,
     /// `net.ipv4.vs.conntrack` is 0: IPVS hides its flows.
     IpvsWithout,
-    /// A rule exempts packets from conntrack; its table and chain.
+    /// A rule, named by its table and chain, exempts packets from conntrack.
     NoTrack(String),
     /// iptables-legacy has a raw table; its rules cannot be read here and may exempt packets.
     LegacyRawTable,
@@ -60,7 +60,8 @@ impl fmt::Display for Blind {
     }
 }
 
-/// Looks for reasons in the calling thread's network namespace. What cannot be read is no reason.
+/// Looks for such reasons in the calling thread's network namespace. A file or list that cannot be
+/// read is no reason, except conntrack's count.
 pub fn blind() -> Vec<Blind> {
     let mut reasons = Vec::new();
     match sysctl::number("net/netfilter/nf_conntrack_count") {
@@ -97,7 +98,7 @@ fn exempting_rules() -> Result<Vec<String>, Error> {
         }
     });
     match read {
-        // A list that changed meanwhile has what stayed, and a kernel without nftables has no rule.
+        // A list that changed while it was read has the rules that stayed. A kernel without nftables has no rule.
         Ok(_) | Err(Broken::Retry | Broken::Refused(_)) => {
             rules.sort();
             rules.dedup();
@@ -107,9 +108,11 @@ fn exempting_rules() -> Result<Vec<String>, Error> {
     }
 }
 
-/// Where the rule is, if it exempts packets.
+/// Table and chain of the rule, if it exempts packets.
 pub(super) fn exempting(body: &[u8]) -> Option<String> {
-    let (mut table, mut chain, mut exempts) = ("", "", false);
+    let mut table = "";
+    let mut chain = "";
+    let mut exempts = false;
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
             NFTA_RULE_TABLE => table = str_of(value).unwrap_or_default(),
@@ -126,7 +129,8 @@ pub(super) fn exempting(body: &[u8]) -> Option<String> {
 }
 
 fn is_exempting(expression: &[u8]) -> bool {
-    let (mut name, mut data) = ("", &[][..]);
+    let mut name = "";
+    let mut data: &[u8] = &[];
     for (kind, value) in attributes(expression) {
         match kind {
             NFTA_EXPR_NAME => name = str_of(value).unwrap_or_default(),
@@ -136,7 +140,7 @@ fn is_exempting(expression: &[u8]) -> bool {
     }
     match name {
         "notrack" => true,
-        // iptables-nft: -j NOTRACK or -j CT --notrack (struct xt_ct_target_info begins with the flags; bit 0 is that).
+        // iptables-nft: -j NOTRACK or -j CT --notrack (struct xt_ct_target_info begins with the flags; bit 0 means notrack).
         "target" => {
             let of = |wanted| attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
             match of(NFTA_TARGET_NAME).and_then(str_of) {

@@ -54,8 +54,14 @@ pub(super) fn be32(value: &[u8]) -> Option<u32> {
 
 /// The entry that the body of a `CT_NEW` message describes; `None` where a tuple is missing or malformed.
 pub(super) fn parse(body: &[u8]) -> Option<Flow> {
-    let (mut orig, mut reply, mut zone) = (None, None, None);
-    let (mut tcp, mut liberal, mut status, mut id, mut timeout) = (None, false, 0, 0, 0);
+    let mut orig = None;
+    let mut reply = None;
+    let mut zone = None;
+    let mut tcp = None;
+    let mut liberal = false;
+    let mut status = 0;
+    let mut id = 0;
+    let mut timeout = 0;
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
             CTA_TUPLE_ORIG => orig = Some(parse_tuple(value, &mut zone, Zone::Original)?),
@@ -72,8 +78,11 @@ pub(super) fn parse(body: &[u8]) -> Option<Flow> {
 }
 
 fn parse_tuple(bytes: &[u8], zone: &mut Option<Zone>, direction: fn(u16) -> Zone) -> Option<Tuple> {
-    let (mut src, mut dst, mut protocol) = (None, None, None);
-    let (mut src_port, mut dst_port) = (0, 0);
+    let mut src = None;
+    let mut dst = None;
+    let mut protocol = None;
+    let mut src_port = 0;
+    let mut dst_port = 0;
     for (kind, value) in attributes(bytes) {
         match kind {
             CTA_TUPLE_IP => {
@@ -104,9 +113,10 @@ fn parse_tuple(bytes: &[u8], zone: &mut Option<Zone>, direction: fn(u16) -> Zone
     Some(Tuple { src: src?, dst: dst?, src_port, dst_port, protocol: protocol? })
 }
 
-/// State, and whether the reply direction is liberal.
+/// The TCP state, and whether the reply direction is liberal.
 fn parse_tcp(bytes: &[u8]) -> (Option<TcpState>, bool) {
-    let (mut state, mut liberal) = (None, false);
+    let mut state = None;
+    let mut liberal = false;
     for (_, tcp) in attributes(bytes).filter(|(kind, _)| *kind == CTA_PROTOINFO_TCP) {
         for (kind, value) in attributes(tcp) {
             let first = value.first().copied();
@@ -128,31 +138,31 @@ pub(super) fn dump_request(family: Family, sequence: u32) -> Vec<u8> {
     message(kind, NLM_F_REQUEST | NLM_F_DUMP, family as u8, 0, sequence, |_| {})
 }
 
-/// The direction of an entry that a tuple is.
+/// The direction of an entry that a tuple describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(super) enum Direction {
-    /// As the client sent it.
+    /// Packets as the client sends them.
     Original = CTA_TUPLE_ORIG,
-    /// As the answer arrives.
+    /// Answers as they arrive.
     Reply = CTA_TUPLE_REPLY,
 }
 
-/// A request for the entry of this zone that has this tuple: a lookup of one bucket, no dump. The kernel says which direction the tuple is, and
-/// whether the zone is also that of the other one, only by what it gives back.
+/// A request for the entry of this zone that has this tuple: a lookup of one bucket, no dump. Only the returned entry tells in
+/// which direction it has the tuple, and whether its other direction has the zone too.
 pub(super) fn lookup_request(tuple: &Tuple, direction: Direction, zone: u16, sequence: u32) -> Vec<u8> {
     let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
     // The acknowledgement ends the exchange.
     message(kind, NLM_F_REQUEST | NLM_F_ACK, Family::of(tuple.src) as u8, 0, sequence, |out| {
         nest(out, direction as u16, |out| put_tuple(out, tuple));
-        // The default one is not named: a kernel without zones refuses any.
+        // The default zone is not named: a kernel without zones refuses the attribute.
         if zone != 0 {
             put(out, CTA_ZONE, &zone.to_be_bytes());
         }
     })
 }
 
-/// A request for this one entry, by its reply direction and zone: answered by the entry, or by an error.
+/// A request for this one entry, by its reply direction and zone. The kernel answers by the entry or by an error.
 pub(super) fn entry_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     let kind = SUBSYS_CTNETLINK | IPCTNL_MSG_CT_GET;
     message(kind, NLM_F_REQUEST, Family::of(flow.reply.src) as u8, 0, sequence, |out| {
@@ -160,7 +170,7 @@ pub(super) fn entry_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     })
 }
 
-/// What names an entry by its reply direction.
+/// Adds the attributes that name an entry by its reply direction.
 pub(super) fn put_reply(out: &mut Vec<u8>, flow: &Flow) {
     nest(out, CTA_TUPLE_REPLY, |out| {
         put_tuple(out, &flow.reply);
@@ -168,7 +178,7 @@ pub(super) fn put_reply(out: &mut Vec<u8>, flow: &Flow) {
             put(out, CTA_TUPLE_ZONE, &id.to_be_bytes());
         }
     });
-    // A zone of the original direction alone has no part in the lookup by the other one.
+    // A zone of the original direction alone has no part in the lookup by the reply direction.
     if let Some(Zone::Both(id)) = flow.zone {
         put(out, CTA_ZONE, &id.to_be_bytes());
     }

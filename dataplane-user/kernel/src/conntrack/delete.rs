@@ -28,7 +28,7 @@ const F_PROTO_SRC_PORT: u32 = 1 << 4;
 pub(super) struct Filter {
     source: Addr,
     protocol: u8,
-    /// Only with a protocol whose ports the kernel compares.
+    /// Set only for a protocol whose ports the kernel compares.
     port: Option<u16>,
 }
 
@@ -38,8 +38,8 @@ impl Filter {
         Self { source, protocol, port: None }
     }
 
-    /// All entries that this address answers from this port. `None` where every port of that protocol would match: the kernel compares
-    /// those of TCP and UDP alone (`ctnetlink_filter_match_tuple`, nf_conntrack_netlink.c, up to 6.18).
+    /// All entries that this address answers from this port. `None` where every port of that protocol would match: the kernel
+    /// compares ports of TCP and UDP alone (`ctnetlink_filter_match_tuple`, nf_conntrack_netlink.c, up to 6.18).
     pub(super) fn port(key: &PortKey) -> Option<Self> {
         matches!(key.protocol, TCP | UDP).then_some(Self {
             source: key.addr,
@@ -88,22 +88,25 @@ fn put_filter(out: &mut Vec<u8>, filter: &Filter) {
             }
         });
     });
-    // Without it those of all zones would go. The default one's alone are meant: of another zone the kernel also takes what has it for one direction
-    // (`nf_ct_zone_equal_any`, `ctnetlink_filter_match`, 6.8).
+    // Without this attribute the entries of all zones would be deleted. Only the default zone is meant: for another zone the kernel
+    // also deletes entries that have the zone in one direction only (`nf_ct_zone_equal_any`, `ctnetlink_filter_match`, 6.8).
     put(out, CTA_ZONE, &0_u16.to_be_bytes());
     let flags = F_IP_SRC | F_PROTO_NUM | if port.is_some() { F_PROTO_SRC_PORT } else { 0 };
     nest(out, CTA_FILTER, |out| put(out, CTA_FILTER_REPLY_FLAGS, &flags.to_ne_bytes()));
 }
 
-/// A request that deletes this one entry, by its reply direction, zone and id: ENOENT where it is gone. Not by its original direction: a flow that
-/// has found another backend meanwhile has the same one, and the id may be the same too, since it is a hash of that direction and of where the
-/// entry lies in memory (`nf_ct_get_id`, nf_conntrack_core.c), which is used again at once.
+/// A request that deletes this one entry, by its reply direction, zone and id. The kernel answers ENOENT where the entry is gone.
+///
+/// The original direction would not do: a flow that has found another backend meanwhile has the same one. The id may be the same
+/// too: it is a hash of that direction and of the entry's place in memory (`nf_ct_get_id`, nf_conntrack_core.c), and the kernel
+/// uses that place again at once.
 pub(super) fn entry_request(flow: &Flow, sequence: u32) -> Vec<u8> {
     delete(&Subject::Entry(flow), sequence)
 }
 
-/// A request that deletes all entries that the filter matches, on kernels that know it (1ef7f50ccc6e, 6.12). Older ones refuse it, since they
-/// look for one entry and the tuple is no whole one (EINVAL, `ctnetlink_parse_tuple_ip`). Newer ones may get it wrong: see [`super::probe`].
+/// A request that deletes all entries that the filter matches, on kernels that know such a filter (1ef7f50ccc6e, 6.12). Older
+/// kernels look for one entry, and refuse the request since its tuple is not whole (EINVAL, `ctnetlink_parse_tuple_ip`). Newer
+/// kernels may delete wrong entries: see [`super::probe`].
 pub(super) fn filter_request(filter: &Filter, sequence: u32) -> Vec<u8> {
     delete(&Subject::All(filter), sequence)
 }

@@ -1,14 +1,15 @@
-//! Listings that more than one may wait for.
+//! Listings of conntrack that several waiters may share.
 use std::sync::Arc;
 
 use super::{Backends, Conntrack, Dump, Error, Family, Flow, Protocols};
 
-/// A waiter's filter for a listing: it is shown each entry, some of them twice, and keeps those for which it returns true.
+/// A waiter's filter for a listing: it is called for each entry, for some of them twice, and returns whether to keep the entry.
 pub type WantedFlow = Box<dyn FnMut(&Flow) -> bool + Send>;
 
-/// Whoever lists entries: a socket of one's own, or one that lists for many.
+/// A lister of entries: a socket of the caller's own, or one that lists for many callers.
 pub trait List {
-    /// Lists for all of these, each of which is of one half of the table. Gives what each kept, in their order. Blocking.
+    /// Lists entries for all of these filters, each of which is for one half of the table (one family). Returns the entries that
+    /// each filter kept, in the order of the filters. Blocking.
     ///
     /// # Errors
     /// As [`Conntrack::dump`], and [`Error::Ended`].
@@ -21,7 +22,7 @@ impl List for Conntrack {
     }
 }
 
-/// The listing that covers the flows of these backends, of these protocols: nothing of a half in which there are none.
+/// The filters that keep the flows of these backends over these protocols. A family without backends has no filter.
 pub fn of_backends<T: Send + Sync + 'static>(
     backends: &Arc<Backends<T>>,
     which: Option<Protocols>,

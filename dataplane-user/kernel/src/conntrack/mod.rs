@@ -1,8 +1,8 @@
-//! The kernel's conntrack table: read it, delete entries of it, and let one entry be liberal.
+//! Reads the kernel's conntrack table, deletes entries, and makes entries liberal ([`Conntrack::make_all_liberal`]).
 //!
-//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones, ids and filters, allocates for every attribute of
-//! every entry and can express a DELETE without a tuple, which flushes the whole table. So the few attributes needed are
-//! read and written here, on netlink-packet-core's message and attribute buffers, and a flush cannot be said.
+//! `netlink-packet-netfilter` 0.4 knows tuples, status and TCP state, but not zones, ids and filters. It allocates for every
+//! attribute of every entry. It can express a DELETE without a tuple, which flushes the whole table. So this module reads and
+//! writes the few attributes that it needs, on netlink-packet-core's message and attribute buffers, and cannot express a flush.
 
 mod blind;
 mod codec;
@@ -28,7 +28,7 @@ pub use stats::Stats;
 use nodefence_common::packet::protocol::{SCTP, TCP, UDP};
 use thiserror::Error;
 
-/// What can go wrong with the table.
+/// Why the table could not be read or changed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The netlink socket could not be made.
@@ -40,13 +40,13 @@ pub enum Error {
     /// CAP_NET_ADMIN in the network namespace is missing.
     #[error("conntrack entries may not be read: CAP_NET_ADMIN is missing")]
     Permission,
-    /// Whoever lists entries for others has ended.
+    /// The actor that lists entries for others has ended.
     #[error("conntrack is not listed any more: the agent ends")]
     Ended,
     /// A request could not be sent or answered.
     #[error("conntrack {request} failed")]
     Io {
-        /// What was asked.
+        /// The request that failed.
         request: &'static str,
         /// Why.
         #[source]

@@ -1,6 +1,7 @@
-//! Does this kernel delete by filter, and what? Found out on entries of our own making, in a network namespace of our own: a kernel that takes the
-//! filter may take it wrongly. From 5.8 to at least 6.18 `ctnetlink_filter_match_tuple` passes over the IPv6 addresses that are *equal*
-//! (nf_conntrack_netlink.c), so that a request for one backend's entries would delete everybody else's.
+//! Finds out whether this kernel deletes by filter, and whether it deletes the right entries. The probe does so with entries that
+//! it makes itself, in a network namespace of its own, since a kernel that accepts the filter may apply it wrongly. From 5.8 to at
+//! least 6.18 `ctnetlink_filter_match_tuple` passes over the IPv6 addresses that are *equal* (nf_conntrack_netlink.c), so that a
+//! request for one backend's entries would delete those of all others.
 use nodefence_common::{Addr, PortKey};
 
 use super::{
@@ -17,18 +18,18 @@ const fn v6(last: u8) -> Addr {
 
 const ZONE: u16 = 7;
 
-/// What this kernel deletes by filter. To be called where the calling thread's network namespace is its own and empty: what is in its conntrack
-/// table may be gone afterwards.
+/// Finds out where this kernel deletes exactly by filter. Call this in a network namespace that is the calling thread's own and
+/// empty: entries in its conntrack table may be gone afterwards.
 ///
 /// # Errors
-/// Why nothing was found out.
+/// The reason, in words, why nothing was found out.
 pub fn by_filter() -> Result<ByFilter, String> {
     let mut conntrack = Conntrack::open_all_zones().map_err(|error| error.to_string())?;
     let mut exact = |(family, sources)| exact(&mut conntrack, family, sources);
     Ok(ByFilter { v4: exact(SOURCES[0])?, v6: exact(SOURCES[1])? })
 }
 
-/// Whether each of two requests, the second one wider, takes exactly the entries that it is meant to take.
+/// Whether each of two requests, the second one wider, deletes exactly the entries that it is meant to delete.
 fn exact(conntrack: &mut Conntrack, family: Family, [ours, other]: [Addr; 2]) -> Result<bool, String> {
     let entries = [
         entry(ours, UDP, 53, None),
@@ -67,7 +68,6 @@ fn entry(source: Addr, protocol: u8, port: u16, zone: Option<Zone>) -> Flow {
 }
 
 impl Conntrack {
-    /// Makes an entry.
     fn create(&mut self, flow: &Flow) -> Result<(), String> {
         let mut answer = 0;
         let request = create_request(flow, self.channel.next_sequence());

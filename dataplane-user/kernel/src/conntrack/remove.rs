@@ -8,17 +8,17 @@ use super::{
     socket::{Answered, BATCH},
 };
 
-/// The name of a failed deletion.
+/// The name of a deletion in an error.
 const REQUEST: &str = "delete";
 
-/// Requests by filter for one half of the table. Each walks the whole table in the kernel, where a dump walks it once and then costs
-/// for each entry of these backends: more backends than this are deleted by dump.
+/// The most requests by filter for one half of the table. For each of them the kernel walks the whole table. A dump walks the table
+/// once and then costs for each entry of these backends. So entries that would need more filters are deleted by dump.
 pub(super) const FILTERS_AT_MOST: usize = 12;
 
-/// Which of the backends' flows.
+/// Chooses flows of the backends by their protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocols {
-    /// What Services forward: TCP, UDP, SCTP.
+    /// All protocols that Services forward: TCP, UDP, SCTP.
     All,
     /// TCP.
     Tcp,
@@ -77,13 +77,13 @@ impl fmt::Display for ByFilter {
 pub struct Deleted {
     /// Entries deleted one by one.
     pub deleted: usize,
-    /// Entries that were gone by then.
+    /// Entries that were gone already.
     pub gone: usize,
     /// Entries, or filters, that the kernel would not delete (before 5.13 flows that a flow table forwards: EBUSY).
     pub refused: usize,
     /// Requests that deleted by filter. The kernel does not tell how many entries each took.
     pub filtered: usize,
-    /// A dump was broken off each time: entries may be left.
+    /// The kernel broke a dump off each time: entries may be left.
     pub incomplete: bool,
     /// The deletion ended early: the rest was not to be deleted any more.
     pub stopped: bool,
@@ -118,17 +118,19 @@ impl Steps {
 }
 
 impl Conntrack {
-    /// Deletes these entries and no others. The entry of a flow that has found another backend since it was listed stays.
+    /// Deletes these entries and no others. The entry of a flow that has found another backend since the listing stays.
     ///
     /// # Errors
-    /// [`Error::Permission`], [`Error::Io`]; an entry that is gone is none.
+    /// [`Error::Permission`], [`Error::Io`]; an entry that is gone already is no error.
     pub fn delete(&mut self, flows: &[Flow]) -> Result<Deleted, Error> {
         let Answered { changed, gone, refused } = self.send_each(REQUEST, flows, entry_request)?;
         Ok(Deleted { deleted: changed, gone, refused, ..Deleted::default() })
     }
 
-    /// Deletes by filter, where the kernel can, the entries of this socket's zone whose answers come from these backends: of the default zone, since no filter says
-    /// another one exactly. Gives the backends whose entries it did not delete, and that are to be listed for [`Self::delete_listed`]. `may` is asked before filters are used, and ends it where it says no.
+    /// Deletes by filter, where the kernel can, the entries of this socket's zone whose answers come from these backends. The
+    /// zone must be the default one, since no filter names another zone exactly. Also returns the backends whose entries are
+    /// still to be deleted: list these for [`Self::delete_listed`]. `may` is called before the filters of a family are used; the
+    /// deletion ends where `may` returns false.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`].
@@ -159,8 +161,9 @@ impl Conntrack {
         Ok((done, rest))
     }
 
-    /// Deletes entries that were listed, and only those that `may` has just left in: it is shown some at a time, right before they go, and ends it where it says
-    /// no. Between the listing and that moment their backend may have become one that answers. Entries that came since the listing are left.
+    /// Deletes listed entries, some at a time. Right before a deletion `may` sees its entries and removes those that are to stay;
+    /// the deletion ends where `may` returns false. Between the listing and that moment the backend of an entry may have become
+    /// one that answers. Entries that came after the listing stay.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`].
@@ -181,7 +184,7 @@ impl Conntrack {
         Ok(done)
     }
 
-    /// Deletes what these filters match.
+    /// Deletes all entries that these filters match.
     pub(super) fn delete_filtered(&mut self, filters: &[Filter]) -> Result<Deleted, Error> {
         let Answered { changed, gone, refused } = self.send_each(REQUEST, filters, filter_request)?;
         Ok(Deleted { filtered: changed, gone, refused, ..Deleted::default() })

@@ -8,34 +8,35 @@ use super::{
 };
 use crate::netlink::{Broken, Channel};
 
-/// How often a dump that the kernel broke off is begun anew.
+/// How often a dump is attempted at most, where the kernel breaks it off.
 pub(super) const MAX_ATTEMPTS: usize = 5;
-/// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
+/// Number of requests that are sent before their acknowledgements are read. So many acknowledgements fit the socket's receive
+/// buffer.
 pub(super) const BATCH: usize = 64;
-/// Entries that are looked up before the answers are read: each is some five times as long as an acknowledgement.
+/// Number of entries that are looked up before the answers are read. An answer is some five times as long as an acknowledgement.
 const LOOKED_UP: usize = 32;
 
-/// What a dump found.
+/// The outcome of a dump.
 #[derive(Clone, Debug, Default)]
 pub struct Dump {
     /// The entries that the filter kept, each once.
     pub flows: Vec<Flow>,
-    /// Entries read, kept or not.
+    /// Number of entries read, kept or not.
     pub seen: usize,
-    /// Entries that could not be read.
+    /// Number of entries that could not be read.
     pub malformed: usize,
     /// The kernel broke the dump off each time: entries may be missing.
     pub incomplete: bool,
-    /// How often the kernel went through its table for it.
+    /// How often the kernel went through its table for this dump.
     pub attempts: usize,
 }
 
-/// The outcome of requests that are about one thing each.
+/// The outcomes of requests, each about one entry or filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Answered {
     /// Requests that were carried out.
     pub changed: usize,
-    /// Entries that were gone by then.
+    /// Entries that were gone already.
     pub gone: usize,
     /// Requests that the kernel would not carry out.
     pub refused: usize,
@@ -44,7 +45,7 @@ pub struct Answered {
 /// A netlink socket to the conntrack table of the network namespace that it was opened in. Blocking: keep it off async threads.
 pub struct Conntrack {
     pub(super) channel: Channel,
-    /// Entries of other zones are neither listed nor found. `None`: there are no others.
+    /// Entries of other zones are neither listed nor found. `None`: no zone counts as another one.
     pub(super) zone: Option<u16>,
 }
 
@@ -57,7 +58,7 @@ impl Conntrack {
         Ok(Self { zone: Some(zone), ..Self::open_all_zones()? })
     }
 
-    /// The same for the entries of all zones: to look at, and for what has none.
+    /// Opens the socket for the entries of all zones: to read them, and for requests that have no zone.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -65,9 +66,10 @@ impl Conntrack {
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER).map_err(Error::Open)?, zone: None })
     }
 
-    /// Lists the entries of one family and of this socket's zone that `keep` wants. Entries are filtered as they stream in; only kept ones stay in memory.
+    /// Lists the entries of one family and of this socket's zone that `keep` wants. Entries are filtered as they stream in; only
+    /// kept entries stay in memory.
     ///
-    /// A dump that the kernel breaks off (ENOBUFS, `NLM_F_DUMP_INTR`) is begun anew, five times at most.
+    /// A dump that the kernel breaks off (ENOBUFS, `NLM_F_DUMP_INTR`) is begun anew, with five attempts at most.
     ///
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
@@ -75,7 +77,7 @@ impl Conntrack {
         Ok(self.dump_past(family, std::slice::from_mut(&mut keep))?.pop().unwrap_or_default())
     }
 
-    /// As [`Self::dump`], for all of these at once: the kernel goes through its table once for all of them.
+    /// As [`Self::dump`], for several filters at once: the kernel goes through its table once for all of them.
     ///
     /// # Errors
     /// As [`Self::dump`].
@@ -90,7 +92,7 @@ impl Conntrack {
             for dump in &mut dumps {
                 dump.attempts = attempt;
                 dump.incomplete = done.is_err();
-                // The kernel may list an entry twice: when it goes on in a bucket from which the entry is gone that it had come to
+                // The kernel may list an entry twice: it begins a bucket anew where the entry at which it stopped is gone
                 // (`ctnetlink_dump_table`).
                 dump.flows
                     .sort_unstable_by(|a, b| a.id.cmp(&b.id).then_with(|| identity(a).cmp(&identity(b))));
@@ -113,7 +115,8 @@ impl Conntrack {
     ) -> Result<(), Broken> {
         let request = codec::dump_request(family, self.channel.next_sequence());
         let zone = self.zone;
-        let (mut seen, mut malformed) = (0, 0);
+        let mut seen = 0;
+        let mut malformed = 0;
         let done = each(&mut self.channel, &request, codec::CT_NEW, |body| {
             seen += 1;
             match codec::parse(body) {
@@ -129,13 +132,14 @@ impl Conntrack {
             }
         });
         for dump in dumps {
-            (dump.seen, dump.malformed) = (seen, malformed);
+            dump.seen = seen;
+            dump.malformed = malformed;
         }
         done
     }
 
-    /// Returns those of these entries that still exist, as they are now; each by its answers, its zone and its id. One lookup of a bucket
-    /// each, where a dump would go through the whole table.
+    /// Returns those of these entries that still exist, as they are now. An entry is found by its reply direction and zone, and
+    /// must have its id still. This is a lookup of one bucket for each entry, where a dump would go through the whole table.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`].
@@ -164,7 +168,7 @@ impl Conntrack {
         Ok(there)
     }
 
-    /// The entry whose answers look like this, in this socket's zone (without one in the default zone).
+    /// The entry with this reply direction, in this socket's zone. A socket without a zone looks in the default zone.
     ///
     /// # Errors
     /// [`Error::NoConntrack`], [`Error::Permission`], [`Error::Io`].
@@ -172,7 +176,7 @@ impl Conntrack {
         Ok(self.look_up(reply, Direction::Reply)?.filter(|flow| flow.reply == *reply))
     }
 
-    /// The entry whose client sends this, in the same zone.
+    /// The entry with this original direction, in the zone of [`Self::by_reply`].
     ///
     /// # Errors
     /// As [`Self::by_reply`].
@@ -180,7 +184,8 @@ impl Conntrack {
         Ok(self.look_up(original, Direction::Original)?.filter(|flow| flow.orig == *original))
     }
 
-    /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`), and at the zone of the direction that it finds alone.
+    /// The kernel looks for the tuple in both directions (`nf_conntrack_find_get`). It compares only the zone of the direction in
+    /// which it finds the tuple.
     fn look_up(&mut self, tuple: &Tuple, direction: Direction) -> Result<Option<Flow>, Error> {
         let zone = self.zone.unwrap_or_default();
         let found = self.channel.again(MAX_ATTEMPTS, |channel| {
@@ -196,9 +201,9 @@ impl Conntrack {
         }
     }
 
-    /// Lets conntrack accept any sequence number in the reply direction of these flows (`IP_CT_TCP_FLAG_BE_LIBERAL`), so that a challenge
-    /// with an unknown sequence is translated on kernels that would call it INVALID. Flows that are not TCP have no window, and are left
-    /// out.
+    /// Lets conntrack accept any sequence number in the reply direction of these flows (`IP_CT_TCP_FLAG_BE_LIBERAL`). So a
+    /// challenge with an unknown sequence number is translated on kernels that would call it INVALID. Flows that are not TCP have
+    /// no window, and are left out.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Io`]; entries that cannot be changed are counted.
@@ -207,7 +212,7 @@ impl Conntrack {
         self.send_each("update", &tcp, codec::liberal_request)
     }
 
-    /// Sends one request for each subject, many at a time; `name` is what they are called.
+    /// Sends one request for each subject, many at a time. `name` is the name of the requests in an error.
     pub(super) fn send_each<T>(
         &mut self,
         name: &'static str,
@@ -237,7 +242,7 @@ impl Conntrack {
     }
 }
 
-/// Sends a dump request and hands over the bodies of all messages of one kind that answer it.
+/// Sends a request and hands over the bodies of all messages of one type that answer it.
 pub(super) fn each(
     channel: &mut Channel,
     request: &[u8],

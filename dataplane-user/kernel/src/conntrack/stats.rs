@@ -1,4 +1,4 @@
-//! What conntrack has counted, CPU by CPU (`struct ip_conntrack_stat`, include/linux/netfilter/nf_conntrack_common.h).
+//! The counters of conntrack, which each CPU has (`struct ip_conntrack_stat`, include/linux/netfilter/nf_conntrack_common.h).
 use super::{
     Conntrack, Error, codec,
     socket::{MAX_ATTEMPTS, each, fatal},
@@ -10,7 +10,7 @@ const CTA_STATS_INSERT_FAILED: u16 = 9;
 const CTA_STATS_DROP: u16 = 10;
 const CTA_STATS_EARLY_DROP: u16 = 11;
 
-/// Counters of one network namespace, summed over all CPUs, since it exists.
+/// Counters of one network namespace since its creation, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Packets found INVALID.
@@ -19,12 +19,12 @@ pub struct Stats {
     pub insert_failed: u64,
     /// Packets dropped for want of an entry: no room, or no memory.
     pub drop: u64,
-    /// Entries thrown away to make room.
+    /// Entries deleted early to make room.
     pub early_drop: u64,
 }
 
 impl Stats {
-    /// Of one CPU; counters that are missing count as 0.
+    /// Adds the counters of one CPU. A missing counter counts as 0.
     pub(super) fn add(&mut self, body: &[u8]) {
         let Some(body) = body.get(NFGEN_LEN..) else { return };
         for (kind, value) in attributes(body) {
@@ -41,7 +41,7 @@ impl Stats {
 }
 
 impl Conntrack {
-    /// What conntrack has counted in this network namespace.
+    /// The counters of this socket's network namespace.
     ///
     /// # Errors
     /// As [`Self::dump`].
@@ -60,7 +60,7 @@ impl Conntrack {
 mod tests {
     use super::*;
 
-    /// As `struct nlattr`s of two CPUs, in the kernel's order (`ctnetlink_ct_stat_cpu_fill_info`).
+    /// The counters of a CPU as `struct nlattr`s, in the kernel's order (`ctnetlink_ct_stat_cpu_fill_info`).
     fn cpu(values: [u32; 5]) -> Vec<u8> {
         let mut body = vec![0, 0, 0, 1];
         for (kind, value) in [4u16, 8, 9, 10, 11].into_iter().zip(values) {

@@ -120,7 +120,9 @@ fn the_liberal_request_names_one_entry_and_sets_one_flag() {
 
     let v6 = "2001:db8::9".parse::<std::net::IpAddr>().unwrap().into();
     let mut other = flow();
-    (other.orig.src, other.orig.dst, other.zone) = (v6, v6, Some(Zone::Reply(5)));
+    other.orig.src = v6;
+    other.orig.dst = v6;
+    other.zone = Some(Zone::Reply(5));
     let message = liberal_request(&other, 7);
     assert_eq!(message[16], libc::AF_INET6 as u8);
     let read = parse(&[&message[16..20], &message[20..]].concat()).unwrap();
@@ -158,7 +160,7 @@ fn a_lookup_names_one_tuple_of_one_direction() {
 fn a_lookup_of_an_entry_names_its_answers_and_zone() {
     for (zone, tail) in [
         (Some(Zone::Both(42)), &[6, 0, 18, 0, 0, 42, 0, 0][..]),
-        // It has no part in the other direction.
+        // A zone of the original direction has no part in the reply direction.
         (Some(Zone::Original(42)), &[]),
         (None, &[]),
     ] {

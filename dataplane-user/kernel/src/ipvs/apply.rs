@@ -1,9 +1,9 @@
 use super::{Change, Error, Ipvs, Outcome, codec::Request};
 
-/// Requests sent before their acknowledgements are read; they fit the socket's receive buffer.
+/// Number of requests that are sent before their acknowledgements are read. So many acknowledgements fit the socket's
+/// receive buffer.
 const BATCH: usize = 64;
 
-/// The request that makes a change.
 fn request(change: &Change) -> Request<'_> {
     match change {
         Change::NewService(service) => Request::NewService(service),
@@ -15,7 +15,7 @@ fn request(change: &Change) -> Request<'_> {
     }
 }
 
-/// What the kernel's error number means for a change (`ip_vs_genl_set_cmd`, ip_vs_ctl.c).
+/// The outcome of a change, by the kernel's error number (`ip_vs_genl_set_cmd`, ip_vs_ctl.c).
 fn outcome(change: &Change, errno: i32) -> Outcome {
     let of_service =
         matches!(change, Change::NewService(_) | Change::SetService(_) | Change::DeleteService(_));
@@ -23,27 +23,27 @@ fn outcome(change: &Change, errno: i32) -> Outcome {
         0 => Outcome::Done,
         libc::EEXIST => Outcome::Exists,
         libc::ESRCH => Outcome::NoService,
-        // Of a service it means that there is no such scheduler or persistence engine.
+        // For a change of a service, ENOENT means that the scheduler or persistence engine does not exist.
         libc::ENOENT if !of_service => Outcome::NoDestination,
         other => Outcome::Refused(other),
     }
 }
 
-/// What came of several changes.
+/// The outcomes of several changes.
 #[derive(Debug)]
 #[must_use = "changes can fail one by one"]
 pub struct Applied {
-    /// One for each change, in their order.
+    /// One outcome for each change, in the order of the changes.
     pub outcomes: Vec<Outcome>,
-    /// Why some are [`Outcome::Unknown`], or all were refused.
+    /// Why some outcomes are [`Outcome::Unknown`], or why all changes were refused.
     pub failure: Option<Error>,
 }
 
 impl Ipvs {
-    /// Makes changes in their order, 64 in flight. Each takes the kernel's one IPVS lock for itself; who wants to leave others
-    /// more of it gives fewer at a time.
+    /// Makes changes in the given order, 64 in flight. The kernel takes its one IPVS lock for each change. A caller that
+    /// wants to leave others more of that lock hands over fewer changes at a time.
     ///
-    /// Goes on after changes that are refused; stops where the socket fails or the privilege is missing.
+    /// Refused changes and lost acknowledgements do not stop the rest. A failed socket or a missing privilege does.
     pub fn apply(&mut self, changes: &[Change]) -> Applied {
         const REQUEST: &str = "change";
         let mut outcomes = vec![Outcome::Unknown; changes.len()];
@@ -62,7 +62,7 @@ impl Ipvs {
             match sent {
                 _ if forbidden => failure = Some(Error::Permission),
                 Ok(()) => continue,
-                // What was lost stays unknown; the rest goes on.
+                // Outcomes whose acknowledgements were lost stay unknown; the next batches go on.
                 Err(source) if source.raw_os_error() == Some(libc::ENOBUFS) => {
                     failure = Some(Error::Io { request: REQUEST, source });
                     continue;

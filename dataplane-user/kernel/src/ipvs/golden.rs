@@ -1,4 +1,4 @@
-//! The codec against what `ipvsadm` says to the kernel and hears from it (`ipvsadm.hex`).
+//! Compares the codec with the requests that `ipvsadm` sends and the answers that it receives (`ipvsadm.hex`).
 use std::collections::BTreeMap;
 
 use netlink_packet_core::NetlinkBuffer;
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::netlink::{attributes, messages};
 
-/// Number that the kernel of the capture gave to the family.
+/// The number that the kernel of the capture gave to the IPVS family.
 const FAMILY: u16 = 0x24;
 
-// IP_VS_SVC_F_*, which nothing but ipvsadm gives a meaning here.
+// IP_VS_SVC_F_* that only the captured calls of ipvsadm use.
 const ONE_PACKET: u32 = 1 << 2;
 const SCHEDULER_2: u32 = 1 << 4;
 
@@ -24,7 +24,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Payloads of the answer's messages of the family.
+    /// Payloads of the answer's messages that belong to the IPVS family.
     pub(super) fn payloads(&self) -> Vec<Vec<u8>> {
         self.answers
             .iter()
@@ -35,7 +35,7 @@ impl Exchange {
     }
 }
 
-/// Exchanges by the name of their call.
+/// The captured exchanges, by the name of their call of `ipvsadm`.
 pub(super) fn captured() -> BTreeMap<&'static str, Vec<Exchange>> {
     let mut calls: BTreeMap<_, Vec<Exchange>> = BTreeMap::new();
     let mut name = "";
@@ -84,8 +84,8 @@ fn destination(address: &str, forward: Forward, weight: u32) -> Destination {
     Destination { forward, ..Destination::new(address.parse().unwrap(), weight) }
 }
 
-/// What the kernel reads of a request: `ipvsadm` also sends a service's and a destination's other attributes where only what tells
-/// it from others is read (`need_full_svc`, `need_full_dest` in `ip_vs_genl_set_cmd`).
+/// The part of a request that the kernel reads. Where the kernel reads only the key of a service or destination, `ipvsadm`
+/// sends the other attributes too (`need_full_svc`, `need_full_dest` in `ip_vs_genl_set_cmd`).
 fn read_by_the_kernel(payload: &[u8]) -> Vec<u8> {
     let command = payload[0];
     let mut out = payload[..4].to_vec();
@@ -100,7 +100,7 @@ fn read_by_the_kernel(payload: &[u8]) -> Vec<u8> {
             }
         };
         let mut inside = Vec::new();
-        // A mark of 0 is none: it stands beside an address.
+        // `ipvsadm` sends a mark of 0 beside an address: that is no mark.
         for (kind, value) in attributes(value).filter(|(kind, value)| {
             keys.contains(kind) && !(keys.len() == 5 && *kind == 5 && *value == [0; 4])
         }) {
@@ -153,17 +153,14 @@ fn requests_are_the_bytes_of_ipvsadm() {
         ..destination("10.244.1.8:80", Forward::Tunnel, 4)
     };
     let mixed = destination("[2001:db8::5]:80", Forward::Tunnel, 2);
-    let (udp6, marked4) = (service(dns6, "wrr"), flagged(service(mark4, "mh"), SCHEDULER_2));
+    let udp6 = service(dns6, "wrr");
+    let marked4 = flagged(service(mark4, "mh"), SCHEDULER_2);
     let set_web = persistent(service(web, "wlc"), 120);
     let masquerade6 = destination("[2001:db8:1::5]:5353", Forward::Masquerade, 1);
-    let (sctp, marked) = (
-        destination("10.244.1.5:3868", Forward::Masquerade, 1),
-        destination("10.244.1.9:0", Forward::Route, 1),
-    );
-    let (drained, other) = (
-        destination("10.244.1.5:8080", Forward::Masquerade, 0),
-        destination("10.244.9.9:8080", Forward::Masquerade, 0),
-    );
+    let sctp = destination("10.244.1.5:3868", Forward::Masquerade, 1);
+    let marked = destination("10.244.1.9:0", Forward::Route, 1);
+    let drained = destination("10.244.1.5:8080", Forward::Masquerade, 0);
+    let other = destination("10.244.9.9:8080", Forward::Masquerade, 0);
     let expected: &[(&str, &[Request<'_>])] = &[
         ("new_service_tcp4", &[Request::NewService(&new_web)]),
         ("new_service_udp6", &[Request::NewService(&udp6)]),
@@ -213,7 +210,8 @@ fn requests_are_the_bytes_of_ipvsadm() {
         assert_eq!(exchanges.len(), requests.len(), "{name}");
         for (exchange, request) in exchanges.iter().zip(*requests) {
             let bytes = request.encode(FAMILY, 77);
-            let (ours, theirs) = (NetlinkBuffer::new(&bytes[..]), NetlinkBuffer::new(&exchange.request[..]));
+            let ours = NetlinkBuffer::new(&bytes[..]);
+            let theirs = NetlinkBuffer::new(&exchange.request[..]);
             assert_eq!(ours.length() as usize, bytes.len(), "{name}");
             assert_eq!(ours.sequence_number(), 77);
             assert_eq!(ours.message_type(), theirs.message_type(), "{name}");
@@ -228,7 +226,7 @@ fn requests_are_the_bytes_of_ipvsadm() {
     assert_eq!(ours[..4], family.request[..4]);
     assert_eq!(NetlinkBuffer::new(&ours[..]).message_type(), 0x10);
     assert_eq!(ours[16..], family.request[16..]);
-    // Timeouts and counters: asked for by nobody here.
+    // nodefence uses neither the timeouts nor the counters of IPVS.
     calls.retain(|name, _| !["get_config", "set_config", "zero_service", "zero"].contains(name));
     assert!(calls.is_empty(), "captured, and not compared: {:?}", calls.keys());
 }

@@ -1,11 +1,13 @@
-//! The kernel's IPVS tables: read them, change destinations. The only room that touches IPVS; it knows nothing of nodes, plans or policy.
+//! Reads and changes the kernel's IPVS tables. No other module touches IPVS. This module knows nothing of nodes, plans or policy.
 //!
-//! Generic netlink family "IPVS" (include/uapi/linux/ip_vs.h, net/netfilter/ipvs/ip_vs_ctl.c; the same from Linux 5.10 to 7.2). Two parts
-//! of it are left out. IPVS_CMD_FLUSH, which empties the whole table, so that it cannot be expressed. And the sync daemons
-//! (NEW/DEL/GET_DAEMON), which copy connections to a standby director: no node of a cluster is one, and nothing that this
-//! room does depends on them.
+//! The tables are reached by the generic netlink family "IPVS" (include/uapi/linux/ip_vs.h, net/netfilter/ipvs/ip_vs_ctl.c; the
+//! same from Linux 5.10 to 7.2). Two parts of the family are left out:
 //!
-//! There are no notifications: who wants to know what kube-proxy changed reads again.
+//! - IPVS_CMD_FLUSH empties the whole table. No code here can express it.
+//! - The sync daemons (NEW/DEL/GET_DAEMON) copy connections to a standby director. No node of a cluster is a standby director,
+//!   and nothing that this module does depends on the daemons.
+//!
+//! IPVS sends no notifications. To see what kube-proxy changed, read the tables again.
 
 mod apply;
 mod codec;
@@ -20,7 +22,7 @@ pub use read::{Ipvs, Listed, is_loaded};
 
 use thiserror::Error;
 
-/// What can go wrong with the tables.
+/// Why IPVS could not be read or changed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The netlink socket could not be made.
@@ -29,22 +31,22 @@ pub enum Error {
     /// The kernel has no IPVS, or its module `ip_vs` is not loaded. Nothing here loads it.
     #[error("IPVS is not loaded in this kernel (module ip_vs)")]
     NotLoaded,
-    /// CAP_NET_ADMIN is missing, or held only in a user namespace: IPVS wants it in the initial one.
+    /// CAP_NET_ADMIN is missing, or held only in another user namespace than the initial one, in which IPVS requires it.
     #[error("IPVS may not be read or changed: CAP_NET_ADMIN (in the initial user namespace) is missing")]
     Permission,
     /// A request could not be sent or answered, or was refused.
     #[error("IPVS {request} failed")]
     Io {
-        /// What was asked.
+        /// The request that failed.
         request: &'static str,
         /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The kernel's answer lacks what it must have.
+    /// The kernel's answer lacks an attribute that it must have.
     #[error("the kernel's answer to IPVS {request} cannot be read")]
     Malformed {
-        /// What was asked.
+        /// The request with that answer.
         request: &'static str,
     },
 }

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::netlink::{Broken, Channel};
 
-/// Exists, in each network namespace, where IPVS is loaded. Asking generic netlink for the family by name may load it, on a node whose
-/// kube-proxy uses something else.
+/// A file that each network namespace has while IPVS is loaded. A look at this file never loads IPVS. A request to generic
+/// netlink for the family by name may load it, on a node whose kube-proxy does not use IPVS.
 const LOADED: &str = "/proc/thread-self/net/ip_vs";
-/// How often a list that the kernel broke off, or that changed while it was read, is begun anew.
+/// How often a list is read at most, where the kernel breaks it off or it changes while it is read.
 const MAX_ATTEMPTS: usize = 5;
 const SERVICES: &str = "list of services";
 const DESTINATIONS: &str = "list of destinations";
@@ -21,18 +21,18 @@ pub fn is_loaded() -> bool {
     Path::new(LOADED).exists()
 }
 
-/// What a list of the kernel's had.
+/// The content of a list of the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed<T> {
-    /// Each once, in order of their keys, where nothing else is said.
+    /// The items, each once and in the order of their keys, unless the method that lists them says otherwise.
     pub items: Vec<T>,
-    /// Answers that could not be read.
+    /// Number of answers that could not be read.
     pub malformed: usize,
-    /// The list changed each time while it was read: something may be missing, or be gone already.
+    /// The list changed each time while it was read: it may lack items, and have items that are gone already.
     pub incomplete: bool,
 }
 
-/// What the kernel lists of each key once.
+/// An item that the kernel lists once for each key.
 trait Keyed {
     type Key: Ord;
 
@@ -65,15 +65,15 @@ impl Keyed for Destination {
 
 /// A socket to the IPVS tables of the network namespace that it was opened in. Blocking: keep it off async threads.
 ///
-/// After [`Error::NotLoaded`] open another one: a module that is loaded again gets another number.
+/// After [`Error::NotLoaded`] open another socket: the family of a module that is loaded again gets another number.
 pub struct Ipvs {
     pub(super) channel: Channel,
-    /// The family's number.
+    /// The number that the kernel gave to the IPVS family.
     pub(super) family: u16,
 }
 
 impl Ipvs {
-    /// Opens the socket in the caller's network namespace, and sees whether IPVS answers.
+    /// Opens the socket in the caller's network namespace, and checks that IPVS answers.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::NotLoaded`], [`Error::Permission`], [`Error::Io`].
@@ -93,7 +93,7 @@ impl Ipvs {
         Ok(this)
     }
 
-    /// One service; `None` where there is no such.
+    /// One service; `None` where it does not exist.
     ///
     /// # Errors
     /// As [`Self::open`], and [`Error::Malformed`].
@@ -112,18 +112,18 @@ impl Ipvs {
         self.list(Request::Services, SERVICES, codec::parse_service).map(in_order)
     }
 
-    /// What tells the services from each other, as the kernel lists them: in no order, and now and then one more than once. It takes much less than
-    /// [`Self::services`] does.
+    /// The keys of all services, as the kernel lists them: in no order, and sometimes one key more than once. This is much
+    /// cheaper than [`Self::services`].
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn keys(&mut self) -> Result<Listed<ServiceKey>, Error> {
         let listed = self.list(Request::Services, SERVICES, codec::parse_service_key)?;
-        // Of several readings. Else it costs more than it saves.
+        // Only a list of several readings is sorted, to have each key once. For one reading that costs more than it saves.
         Ok(if listed.incomplete { in_order(listed) } else { listed })
     }
 
-    /// The destinations of one service; none where there is no such service.
+    /// The destinations of one service; none where the service does not exist.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -132,19 +132,20 @@ impl Ipvs {
         self.list(Request::Destinations(key), DESTINATIONS, parse).map(in_order)
     }
 
-    /// Whether a service may have a destination whose address and port `is` takes: false only where all of them were read, at one time, and none is.
-    /// It takes much less than [`Self::destinations`] does.
+    /// Whether a service may have a destination whose address and port `is` accepts. False only where all destinations were
+    /// read at one time and `is` accepted none. This is much cheaper than [`Self::destinations`].
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn may_have(&mut self, key: &ServiceKey, is: impl Fn(SocketAddr) -> bool) -> Result<bool, Error> {
         let bytes = Request::Destinations(key).encode(self.family, self.channel.next_sequence());
-        let (mut may, family) = (false, key.family());
+        let mut may = false;
+        let family = key.family();
         let read = self.channel.exchange(&bytes, |_, payload| {
             may = may || codec::parse_destination_address(payload, family).is_none_or(&is);
         });
         match read {
-            // What came in pieces may have changed in between.
+            // The list may have changed between two pieces.
             Ok(pieces) => Ok(may || pieces > 1),
             Err(Broken::Retry) => Ok(true),
             Err(broken) => Err(failed(DESTINATIONS, broken)),
@@ -167,18 +168,24 @@ impl Ipvs {
         answer.map_err(|broken| failed(name, broken))?.ok_or(Error::Malformed { request: name })
     }
 
-    /// The kernel walks its table in pieces of up to 32 KiB and remembers only how far it came, so that an item can be passed over
-    /// or told twice where others come and go in between (`ip_vs_genl_dump_services`, ip_vs_ctl.c; it does not mark such
-    /// lists as interrupted, and before Linux 7.1 the services of other network namespaces count too). Therefore a list of
-    /// more than one piece is read until two readings in a row agree on the keys, in the order that the kernel has them in. In
-    /// that order they are given, what the latest reading had before what earlier ones had.
+    /// Reads a list until two readings agree.
+    ///
+    /// The kernel lists its table in pieces of up to 32 KiB and remembers only how many items it has passed. Where items come
+    /// and go between two pieces, another item may be left out or listed twice (`ip_vs_genl_dump_services`, ip_vs_ctl.c). The
+    /// kernel does not mark such a list as interrupted. Before Linux 7.1 it also counts the services of other network
+    /// namespaces. Therefore a list of more than one piece is read until two readings in a row have the same keys in the same
+    /// order.
+    ///
+    /// Items stay in the kernel's order. Where no two readings agree, items of later readings come before those of earlier
+    /// ones.
     fn list<T: Keyed>(
         &mut self,
         request: Request<'_>,
         name: &'static str,
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Listed<T>, Error> {
-        let (mut all, mut last): (Vec<T>, Option<Vec<T>>) = (Vec::new(), None);
+        let mut all: Vec<T> = Vec::new();
+        let mut last: Option<Vec<T>> = None;
         let mut malformed = 0;
         for _ in 0..MAX_ATTEMPTS {
             let bytes = request.encode(self.family, self.channel.next_sequence());
@@ -210,10 +217,10 @@ fn in_order<T: Keyed>(mut listed: Listed<T>) -> Listed<T> {
     listed
 }
 
-/// Each once, of several with one key the first, in order of their keys.
+/// Sorts items by their keys. Of several items with one key the first stays.
 pub(super) fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
     if items.is_sorted_by(|a, b| key(a) > key(b)) {
-        // The kernel lists the destination that was added last first.
+        // The kernel lists first the destination that was added last.
         items.reverse();
     } else {
         items.sort_by_key(&key);
@@ -221,7 +228,7 @@ pub(super) fn tidy<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
     }
 }
 
-/// What a failed exchange means.
+/// The error of a failed exchange.
 pub(super) fn failed(request: &'static str, broken: Broken) -> Error {
     match broken {
         Broken::Retry => Error::Io { request, source: io::Error::from_raw_os_error(libc::EINTR) },

@@ -42,7 +42,7 @@ fn payload(message: &[u8]) -> &[u8] {
     NetlinkBuffer::new(message).payload()
 }
 
-/// Everything that was read and is not read only is in the request that writes it back, the same.
+/// Asserts that the request which writes an item back has each attribute that was read, unchanged, but for read-only ones.
 fn nothing_lost(read: &[u8], written: &[u8], kind: u16, read_only: &[u16]) {
     let written = inside(payload(written), kind);
     for (kind, value) in inside(read, kind) {
@@ -54,9 +54,10 @@ fn nothing_lost(read: &[u8], written: &[u8], kind: u16, read_only: &[u16]) {
 
 #[test]
 fn what_is_read_is_written_back() {
-    let (mut services, mut destinations) = (0, 0);
+    let mut services = 0;
+    let mut destinations = 0;
     for answer in answers() {
-        // A later kernel's: one that is in network order, one that is empty, one that is nested and of odd length.
+        // Attributes of a later kernel: one in network order, one empty, one nested and of odd length.
         for (kind, value) in [(0x4000_u16 | 40, &b"\x01\x02\x03\x04"[..]), (41, b""), (0x8000 | 42, b"odd")] {
             let answer = with_attribute(&answer, kind, value);
             if let Some(service) = codec::parse_service(&answer) {
@@ -66,7 +67,7 @@ fn what_is_read_is_written_back() {
                 let bits = service.flags.bits;
                 assert!(bits & flags::HASHED != 0, "the kernel's services are in its table");
                 let written = Request::SetService(&service).encode(1, 1);
-                // The flags differ by that bit: compared below.
+                // The flags (7) differ by the bit HASHED and are compared below.
                 nothing_lost(&answer, &written, 1, &[7, 10, 12]);
                 let expected = [(bits & !flags::HASHED).to_ne_bytes(), [0xff; 4]].concat();
                 assert!(inside(payload(&written), 1).contains(&(7, expected)));
@@ -135,7 +136,7 @@ fn of_several_readings_the_first_is_kept() {
         tidy(&mut items, |item| item.0);
         items
     };
-    // As the kernel lists destinations.
+    // The order in which the kernel lists destinations.
     assert_eq!(tidied(vec![(3, 'a'), (2, 'b'), (1, 'c')]), [(1, 'c'), (2, 'b'), (3, 'a')]);
     assert_eq!(tidied(vec![(2, 'a'), (1, 'b'), (2, 'c'), (1, 'd')]), [(1, 'b'), (2, 'a')]);
     assert_eq!(tidied(vec![(2, 'a'), (2, 'b')]), [(2, 'a')]);
@@ -166,7 +167,7 @@ fn any_key() -> impl Strategy<Value = ServiceKey> {
     ]
 }
 
-/// None of the kinds that are read.
+/// Attributes of types that nodefence does not know.
 fn unknown() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
     let one = (16_u16..0x3fff, 0_u16..3, prop::collection::vec(any::<u8>(), 0..20))
         .prop_map(|(kind, flags, value)| (kind | flags << 14, value));
@@ -236,7 +237,7 @@ proptest! {
         let written = Request::NewDestination(&service.key, &destination).encode(1, 1);
         prop_assert_eq!(codec::parse_destination(payload(&written), Family::V4), Some(destination.clone()));
         let alone = codec::parse_destination_address(payload(&written), Family::V4);
-        // The kernel has no others.
+        // In the kernel only a tunnel's end is of another family than its service.
         if destination.forward == Forward::Tunnel || destination.address.is_ipv4() {
             prop_assert_eq!(alone, Some(destination.address));
         }

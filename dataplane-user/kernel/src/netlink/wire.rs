@@ -1,4 +1,5 @@
-//! How netlink messages and attributes are written and read (include/uapi/linux/netlink.h). What is malformed ends a list. Knows no family, touches no socket.
+//! Writes and reads netlink messages and attributes (include/uapi/linux/netlink.h). A malformed one ends its list. This module
+//! knows no netlink family and touches no socket.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE, NLA_TYPE_MASK, NetlinkBuffer};
@@ -6,7 +7,8 @@ use netlink_packet_core::{NLA_F_NESTED, NLA_HEADER_SIZE, NLA_TYPE_MASK, NetlinkB
 /// Length of `struct nlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// The whole messages of a datagram; ends at the first malformed one. The crate's own check looks at the header more than once.
+/// The whole messages of a datagram, up to the first malformed one. Read by hand, since the crate's own check reads the header
+/// more than once.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
     std::iter::from_fn(move || {
         let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
@@ -16,8 +18,9 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&
     })
 }
 
-/// The first attribute of `bytes` (`struct nlattr`, include/uapi/linux/netlink.h), its type with the flags in it, and what follows; `None` where it
-/// is malformed. By hand, since a large table has millions of them and the crate's iterator took twice as long.
+/// The first attribute of `bytes` (`struct nlattr`, include/uapi/linux/netlink.h): its type with the flags in it, its value, and
+/// the bytes after it. `None` where the attribute is malformed. Read by hand, since a large table has millions of attributes and
+/// the crate's iterator took twice as long.
 pub(crate) fn split_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
     let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
@@ -25,7 +28,7 @@ pub(crate) fn split_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, value, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The attributes of `bytes`, without flags in their types; ends at the first malformed one.
+/// The attributes of `bytes`, without flags in their types, up to the first malformed one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (kind, value, rest) = split_attribute(bytes)?;
@@ -34,12 +37,12 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// A number of the machine's byte order at the beginning of `bytes`.
+/// A number in the machine's byte order at the beginning of `bytes`.
 pub(crate) fn u16_of(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.first_chunk()?))
 }
 
-/// A number of the machine's byte order at the beginning of `bytes`.
+/// A number in the machine's byte order at the beginning of `bytes`.
 pub(crate) fn u32_of(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.first_chunk()?))
 }
@@ -58,7 +61,7 @@ fn before_zero(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// An attribute's address, by its length.
+/// The address in an attribute, whose length tells the family.
 pub(crate) fn address_of(value: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(v4).into());
@@ -92,7 +95,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, kind: u16, value: &str) {
     put(out, kind, &[value.as_bytes(), &[0]].concat());
 }
 
-/// Adds an attribute of attributes.
+/// Adds an attribute that consists of attributes.
 pub(crate) fn nest(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     put(out, kind | NLA_F_NESTED, &[]);

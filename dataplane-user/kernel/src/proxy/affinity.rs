@@ -21,7 +21,7 @@ use nodefence_core::{
 const TABLE: &str = "kube-proxy";
 const LIST: &str = "list of xt_recent entries";
 
-/// Names of what kube-proxy keeps for endpoints whose Services are known.
+/// Names of the sets and lists in which kube-proxy keeps the affinity to endpoints whose Services are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Affinity<'a> {
     sets: HashMap<String, Endpoint<'a>>,
@@ -35,7 +35,7 @@ impl<'a> Affinity<'a> {
         self.lists.insert(endpoint.list(), endpoint.clone());
     }
 
-    /// The endpoint whose clients a set has, where it is one of `ours`, or one that was added.
+    /// The endpoint whose clients a set has, where `ours` accepts the endpoint or it was added here.
     fn wanted<'s>(
         &'s self,
         set: &'s str,
@@ -48,24 +48,24 @@ impl<'a> Affinity<'a> {
     }
 }
 
-/// A set's name was too long to tell the endpoint, and its Service is not known.
+/// A set's name was too long to tell the endpoint, and the set's Service is not known.
 struct Unknown;
 
-/// What was deleted.
+/// The outcome of [`flush`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// Sets and lists from which all clients were taken.
+    /// Number of sets and lists from which all clients were deleted.
     pub emptied: usize,
-    /// Sets whose name does not tell the endpoint, since it was too long, and whose Service is not known.
+    /// Number of sets whose name was too long to tell the endpoint, and whose Service is not known.
     pub unknown: usize,
 }
 
-/// Deletes the affinity of clients to endpoints: in nftables mode elements of kube-proxy's sets, in iptables mode those of xt_recent's
-/// lists. Sets, lists and chains themselves stay. A set's name tells its endpoint; a list's is a hash, so that only those of `known` are
-/// found. In the calling thread's network namespace. Blocking.
+/// Deletes the affinity of clients to endpoints: in nftables mode elements of kube-proxy's sets, in iptables mode entries of
+/// xt_recent's lists. Sets, lists and chains themselves stay. A set's name tells its endpoint. A list's name is a hash, so only the
+/// lists of `known` are found. Works in the calling thread's network namespace. Blocking.
 ///
 /// # Errors
-/// [`Error`]; what is gone is none.
+/// [`Error`]; a set or list that is gone is no error.
 pub fn flush(
     mode: Mode,
     ours: &impl Fn(Protocol, SocketAddr) -> bool,
@@ -74,15 +74,16 @@ pub fn flush(
     match mode {
         Mode::Nftables => flush_sets(ours, known),
         Mode::Iptables => flush_lists(known.lists.keys()),
-        // IPVS keeps templates of its own.
+        // IPVS keeps affinity in templates of its own.
         Mode::Ipvs => Ok(Flushed::default()),
     }
 }
 
-/// Tells of each client that kube-proxy keeps for an endpoint, as [`flush`] finds it. In the calling thread's network namespace. Blocking.
+/// Calls `tell` for each client whose affinity to an endpoint [`flush`] would delete. Works in the calling thread's network
+/// namespace. Blocking.
 ///
 /// # Errors
-/// [`Error`]; some may have been told by then.
+/// [`Error`]; `tell` may have been called for some clients before.
 pub fn clients(
     mode: Mode,
     ours: &impl Fn(Protocol, SocketAddr) -> bool,
@@ -107,13 +108,14 @@ pub fn clients(
                 addresses(&text.unwrap_or_default()).for_each(|client| tell(endpoint, client));
             }
         }
-        // IPVS keeps templates of its own.
+        // IPVS keeps affinity in templates of its own.
         Mode::Ipvs => {}
     }
     Ok(())
 }
 
-/// Has kube-proxy forget some clients, each at one endpoint, and no others. It keeps its netlink socket, since packets wait for it.
+/// Deletes the affinity of some clients, each to one endpoint, and no other affinity. The netlink socket stays open, since packets
+/// wait for the deletion.
 #[derive(Default)]
 pub struct Forget {
     nft: Option<Nft>,
@@ -122,7 +124,7 @@ pub struct Forget {
 }
 
 impl Forget {
-    /// Adds a client that kube-proxy keeps at an endpoint. What keeps it there is found by its name, without a look at what is kept for others.
+    /// Adds a client with affinity to an endpoint. The affinity is found by its name, without a listing of other clients'.
     pub fn add(&mut self, mode: Mode, endpoint: &Endpoint<'_>, client: IpAddr) {
         match mode {
             Mode::Nftables => {
@@ -130,16 +132,16 @@ impl Forget {
                 self.elements.insert((family, endpoint.set(), client));
             }
             Mode::Iptables => drop(self.entries.insert((endpoint.list(), client))),
-            // IPVS keeps templates of its own.
+            // IPVS keeps affinity in templates of its own.
             Mode::Ipvs => {}
         }
     }
 
-    /// Has kube-proxy forget the clients that were added since the last time. Returns whether that took a transaction of nftables. In the
-    /// network namespace of the thread that called it first. Blocking.
+    /// Deletes the affinity of the clients that were added since the last call. Returns whether that took a transaction of
+    /// nftables. Works in the network namespace of the thread that made the first call. Blocking.
     ///
     /// # Errors
-    /// [`Error`]; what is gone is none. What was added is not tried again.
+    /// [`Error`]; affinity that is gone is no error. After an error the added clients are not tried again.
     pub fn all(&mut self) -> Result<bool, Error> {
         let elements = mem::take(&mut self.elements);
         for (list, client) in mem::take(&mut self.entries) {
@@ -174,7 +176,8 @@ fn flush_sets(ours: &impl Fn(Protocol, SocketAddr) -> bool, known: &Affinity<'_>
     Ok(flushed)
 }
 
-/// A `/` empties a list, and a `-` takes one address out (`recent_mt_proc_write`, xt_recent.c).
+/// Empties lists. A `/` that is written to a list's file empties the list, and a `-` before an address deletes that address
+/// (`recent_mt_proc_write`, xt_recent.c).
 fn flush_lists<'l>(lists: impl IntoIterator<Item = &'l String>) -> Result<Flushed, Error> {
     let mut flushed = Flushed::default();
     for list in lists {
@@ -187,9 +190,9 @@ fn flush_lists<'l>(lists: impl IntoIterator<Item = &'l String>) -> Result<Flushe
     Ok(flushed)
 }
 
-/// Tells xt_recent what to do with a list. False where there is no such.
+/// Writes a command to the file of an xt_recent list. False where there is no such list.
 fn write_list(list: &Path, what: &str, request: &'static str) -> Result<bool, Error> {
-    // Opened to write only: never made.
+    // The file is opened to write only, and never created.
     let written =
         fs::OpenOptions::new().write(true).open(list).and_then(|mut file| file.write_all(what.as_bytes()));
     match written {
@@ -199,12 +202,12 @@ fn write_list(list: &Path, what: &str, request: &'static str) -> Result<bool, Er
     }
 }
 
-/// A list of xt_recent; it is there while a rule of that name is.
+/// The file of an xt_recent list. The file exists while a rule names the list.
 fn file(list: &str) -> PathBuf {
     Path::new("/proc/thread-self/net/xt_recent").join(list)
 }
 
-/// What is in a list; `None` where there is no such, or nothing in it.
+/// The content of a list; `None` where the list does not exist or is empty.
 fn read(list: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(list) {
         Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
@@ -223,7 +226,7 @@ fn addresses(list: &str) -> impl Iterator<Item = IpAddr> {
 mod tests {
     use super::*;
 
-    /// As 6.12 writes them.
+    /// Lists as Linux 6.12 writes them.
     #[test]
     fn a_list_has_an_address_in_each_line() {
         let list = "src=192.0.2.1 ttl: 63 last_seen: 4297421561 oldest_pkt: 1 4297421561\n\

@@ -11,36 +11,38 @@ use super::{
     nft::Nft,
 };
 
-/// More than this is no answer of a mode.
+/// Bytes of the longest answer that may name a mode.
 const LONGEST: usize = 4096;
 /// Families of nftables' tables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
-/// What kube-proxy says of its mode.
+/// The reply of kube-proxy about its mode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModeReply {
-    /// This.
+    /// The named mode.
     Said(String),
-    /// Nothing, and why.
+    /// No mode, for this reason.
     Silent(String),
 }
 
-/// What there is to judge by.
+/// The facts by which kube-proxy's mode is judged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// kube-proxy's own word.
+    /// The reply at kube-proxy's port.
     pub answer: ModeReply,
     /// The device that holds the virtual addresses in IPVS mode exists.
     pub kube_ipvs0: bool,
     /// nftables has a table `kube-proxy`.
     pub table: bool,
-    /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy. Looked for only where something hangs on it.
+    /// The nat table has a chain `KUBE-SERVICES`, by iptables-nft or by iptables-legacy. It is looked for only where the judgement
+    /// depends on it.
     pub chains: bool,
-    /// What forwards Services in its place.
+    /// The replacement that forwards Services in kube-proxy's place.
     pub replacement: Option<Replacement>,
 }
 
-/// What forwards Services in kube-proxy's place, by the devices of the calling thread's network namespace. Some microseconds.
+/// The replacement that forwards Services in kube-proxy's place, by the devices of the calling thread's network namespace. Takes
+/// some microseconds.
 pub fn replacement() -> Option<Replacement> {
     Replacement::by_devices(has_device)
 }
@@ -50,13 +52,14 @@ fn has_device(name: &str) -> bool {
 }
 
 impl Facts {
-    /// Looks, in the calling thread's network namespace. Blocking, a third of a second at most. What cannot be looked at counts as missing. Where the trace of the
-    /// mode that was told is another one and is there, iptables chains are not looked for: those of iptables-legacy are read with their whole table.
+    /// Gathers the facts in the calling thread's network namespace. Blocking, a third of a second at most. What cannot be read
+    /// counts as missing. Where the port names another mode than iptables and the trace of that mode is there, iptables chains are
+    /// not looked for: chains of iptables-legacy are read with their whole table.
     pub fn gather() -> Self {
         Self::gather_from(METRICS)
     }
 
-    /// As [`Self::gather`], from a kube-proxy that answers here.
+    /// As [`Self::gather`], from a kube-proxy that answers at this address.
     pub fn gather_from(metrics: SocketAddr) -> Self {
         let answer = ask(metrics).map_or_else(|error| ModeReply::Silent(error.to_string()), ModeReply::Said);
         let kube_ipvs0 = has_device("kube-ipvs0");
@@ -72,13 +75,13 @@ impl Facts {
         facts
     }
 
-    /// The mode that kube-proxy's port tells; `None` where it tells none, or one that is not known here.
+    /// The mode that kube-proxy's port names; `None` where it names none, or one that nodefence does not know.
     pub(super) fn told(&self) -> Option<Mode> {
         let ModeReply::Said(word) = &self.answer else { return None };
         [Mode::Ipvs, Mode::Iptables, Mode::Nftables].into_iter().find(|mode| mode.to_string() == *word)
     }
 
-    /// Whether what kube-proxy keeps in this mode alone is there. (In IPVS mode it has the chains too.)
+    /// Whether the trace is there that kube-proxy leaves in this mode alone. (In IPVS mode kube-proxy has the chains too.)
     pub(super) fn has_trace(&self, mode: Mode) -> bool {
         match mode {
             Mode::Ipvs => self.kube_ipvs0,
@@ -88,7 +91,7 @@ impl Facts {
     }
 }
 
-/// Whether iptables-legacy has the chain. The kernel is asked only where it has the table: it would load the module.
+/// Whether iptables-legacy has the chain. The kernel is asked only where it has the table: else it would load the table's module.
 fn legacy_chain() -> bool {
     let has_nat = |file: &str| {
         let path = Path::new("/proc/thread-self/net").join(file);
@@ -105,7 +108,7 @@ fn ask(metrics: SocketAddr) -> io::Result<String> {
     mode(&answer).ok_or_else(|| io::Error::other(format!("no mode at http://{metrics}/proxyMode")))
 }
 
-/// The mode that an HTTP answer tells.
+/// The mode that an HTTP answer names.
 fn mode(answer: &[u8]) -> Option<String> {
     let mode = body(answer)?.trim();
     let word = !mode.is_empty() && mode.len() <= 32 && mode.bytes().all(|byte| byte.is_ascii_alphanumeric());

@@ -6,19 +6,19 @@ use nodefence_core::proxy::Mode;
 
 use super::facts::{Facts, ModeReply};
 
-/// What the operator says of it.
+/// The operator's choice of kube-proxy's mode (`--proxy`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ProxyChoice {
-    /// Find out.
+    /// The agent finds the mode out.
     #[default]
     Auto,
-    /// It runs in IPVS mode.
+    /// kube-proxy runs in IPVS mode.
     Ipvs,
-    /// It runs in iptables mode.
+    /// kube-proxy runs in iptables mode.
     Iptables,
-    /// It runs in nftables mode.
+    /// kube-proxy runs in nftables mode.
     Nftables,
-    /// Its tables are not to be touched.
+    /// kube-proxy's tables are not to be touched.
     None,
 }
 
@@ -31,11 +31,11 @@ pub struct Judgement {
     pub why: String,
 }
 
-/// Why it is as the operator says.
+/// The reason of a judgement that follows the operator's choice.
 const TOLD: &str = "--proxy says so";
 
 impl Judgement {
-    /// Whether it is the operator's word.
+    /// Whether the judgement follows the operator's choice.
     pub fn is_told(&self) -> bool {
         self.why == TOLD
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// What kube-proxy leaves in the kernel in each mode.
+/// The trace that kube-proxy leaves in the kernel in this mode.
 const fn trace(mode: Mode) -> &'static str {
     match mode {
         Mode::Ipvs => "the device kube-ipvs0",
@@ -65,9 +65,9 @@ const fn trace(mode: Mode) -> &'static str {
     }
 }
 
-/// The mode that kube-proxy's port tells, or why that does not count. Any process of the host network may listen there while kube-proxy does
-/// not, so its word counts only while that mode's own trace is there. kube-proxy itself answers before it has programmed anything: until its first
-/// sync it is not believed either.
+/// The mode that kube-proxy's port names, or the reason why the answer does not count. Any process of the host network may listen
+/// at that port while kube-proxy does not. So an answer counts only while the named mode's own trace is there. kube-proxy itself
+/// answers before it has programmed anything: its answer does not count before its first sync.
 fn word(facts: &Facts) -> Result<Mode, String> {
     match (&facts.answer, facts.told()) {
         (_, Some(mode)) if facts.has_trace(mode) => Ok(mode),
@@ -82,10 +82,10 @@ fn word(facts: &Facts) -> Result<Mode, String> {
     }
 }
 
-/// Judges by what the operator says, then by what kube-proxy says of itself, then by what it left in the kernel.
+/// Judges by the operator's choice, then by kube-proxy's own answer, then by kube-proxy's traces in the kernel.
 ///
-/// In IPVS mode it has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so these count only where the IPVS device is
-/// missing. Where it was switched from one mode to another and could not clean up there may be traces of several.
+/// In IPVS mode kube-proxy has iptables chains as well (`iptablesJumpChain`, pkg/proxy/ipvs/proxier.go), so chains count only where
+/// the IPVS device is missing. There may be traces of several modes: kube-proxy was switched to another mode and could not clean up.
 pub fn judge(wanted: ProxyChoice, facts: &Facts) -> Judgement {
     let told = |mode| Judgement { mode, why: TOLD.to_owned() };
     match wanted {
@@ -101,7 +101,7 @@ pub fn judge(wanted: ProxyChoice, facts: &Facts) -> Judgement {
     }
 }
 
-/// `why`: no word of kube-proxy's counts.
+/// Judges by traces alone. `why` says why no answer of kube-proxy counts.
 fn by_traces(facts: &Facts, why: &str) -> Judgement {
     let traces = [
         (facts.kube_ipvs0, Mode::Ipvs),
@@ -121,13 +121,14 @@ fn by_traces(facts: &Facts, why: &str) -> Judgement {
     }
 }
 
-/// What kube-proxy said last. It is silent while it starts, and on a busy node; traces alone would then take a device or a table that an
-/// earlier mode left for the mode, or several for none.
+/// The mode that kube-proxy named last. kube-proxy does not answer while it starts, or on a busy node. By traces alone a device or
+/// table that an earlier mode left would then be taken for the mode, and traces of several modes for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said(Option<Mode>);
 
 impl Said {
-    /// As [`judge`], but while kube-proxy says nothing that counts, what it said last holds as long as that mode's own trace is there.
+    /// As [`judge`], but while no answer of kube-proxy counts, the mode that it named last holds as long as that mode's own trace is
+    /// there.
     pub fn judge(&mut self, wanted: ProxyChoice, facts: &Facts) -> Judgement {
         match word(facts) {
             Ok(mode) => self.0 = (wanted == ProxyChoice::Auto).then_some(mode),
@@ -156,11 +157,11 @@ mod tests {
     fn modes_are_judged_by_word_then_by_traces() {
         use Mode::{Iptables, Ipvs, Nftables};
         for (answer, kube_ipvs0, table, chains, mode, why) in [
-            // Its own word holds, whatever an earlier mode left.
+            // kube-proxy's answer holds, whatever an earlier mode left.
             (Some("ipvs"), true, true, true, Some(Ipvs), "says so"),
             (Some("iptables"), true, true, true, Some(Iptables), "says so"),
             (Some("nftables"), true, true, true, Some(Nftables), "says so"),
-            // Without that mode's trace it may be anybody's word: then traces count, as they do while nobody answers.
+            // Without the named mode's trace any process may have answered: then traces count, as they do while nobody answers.
             (
                 Some("ipvs"),
                 false,
@@ -172,10 +173,10 @@ mod tests {
             (Some("iptables"), true, false, false, Some(Ipvs), "not believed: the iptables chain"),
             (Some("nftables"), false, false, true, Some(Iptables), "not believed: the nftables table"),
             (Some("ipvs"), false, true, true, None, "several"),
-            // Before its first sync.
+            // Before kube-proxy's first sync.
             (Some("iptables"), false, false, false, None, "no trace of kube-proxy here, and who answers"),
             (Some("kernelspace"), true, false, true, Some(Ipvs), "\"kernelspace\", which is not known"),
-            // Its chains are there in IPVS mode too.
+            // kube-proxy's chains are there in IPVS mode too.
             (None, true, false, true, Some(Ipvs), "kube-ipvs0"),
             (None, true, false, false, Some(Ipvs), "kube-ipvs0"),
             (None, false, true, false, Some(Nftables), "table"),
@@ -212,7 +213,7 @@ mod tests {
         let mut mode = |answer, kube_ipvs0, table, chains| {
             said.judge(ProxyChoice::Auto, &facts(answer, kube_ipvs0, table, chains)).mode
         };
-        // Nothing was said yet: traces, as ever.
+        // kube-proxy has not answered yet: traces count.
         assert_eq!(mode(None, true, true, true), None);
         assert_eq!(mode(None, true, false, true), Some(Ipvs));
         for (word, told, own) in [
@@ -222,16 +223,16 @@ mod tests {
         ] {
             assert_eq!(mode(Some(word), true, true, true), Some(told));
             assert_eq!(mode(None, true, true, true), Some(told), "{word}: others left theirs");
-            // Nor does another's word count that has no trace.
+            // An answer that names an unknown mode does not count either.
             assert_eq!(mode(Some("kernelspace"), true, true, true), Some(told), "{word}");
             assert_eq!(mode(None, own[0], own[1], own[2]), Some(told), "{word}");
-            // Its own trace is gone, and it is forgotten.
+            // Once the mode's own trace is gone, the mode is forgotten.
             let [kube_ipvs0, table, chains] = own.map(|own| !own);
             let by_traces = judge(ProxyChoice::Auto, &facts(None, kube_ipvs0, table, chains)).mode;
             assert_eq!(mode(None, kube_ipvs0, table, chains), by_traces, "{word}");
             assert_eq!(mode(None, true, true, true), None, "{word}: forgotten");
         }
-        // It is started anew in another mode, whose trace comes with its first sync.
+        // kube-proxy is started anew in another mode, whose trace comes with the first sync.
         assert_eq!(mode(Some("nftables"), false, true, false), Some(Nftables));
         assert_eq!(mode(Some("iptables"), false, true, false), Some(Nftables));
         assert_eq!(mode(Some("iptables"), false, true, true), Some(Iptables));

@@ -1,5 +1,6 @@
-//! Chains of iptables-legacy. The kernel has no netlink for its tables; the whole of one is read by getsockopt(2), as the tool itself does
-//! (include/uapi/linux/netfilter_ipv4/ip_tables.h and netfilter_ipv6/ip6_tables.h, whose layouts agree in what is read here).
+//! Looks for chains of iptables-legacy. The kernel has no netlink for its tables, so a whole table is read by getsockopt(2), as
+//! iptables-legacy itself does (include/uapi/linux/netfilter_ipv4/ip_tables.h and netfilter_ipv6/ip6_tables.h, whose layouts agree
+//! in what is read here).
 #![expect(unsafe_code, reason = "raw getsockopt(2): the options have no safe wrapper")]
 use std::{
     io,
@@ -18,15 +19,16 @@ const NAME_LEN: usize = 32;
 const INFO_LEN: usize = 84;
 /// Length of `struct ipt_get_entries` before the entries: name, size, padding to 8.
 const HEAD_LEN: usize = 40;
-/// A table that is larger is not read (10,000 Services make some 20 MB).
+/// Bytes of the largest table that is read (10,000 Services make some 20 MB).
 const LARGEST: usize = 256 << 20;
-/// A chain of the user's begins with a target of this name (`XT_ERROR_TARGET`), at this distance before the chain's name
-/// (`struct xt_error_target`): two bytes of length, 29 of name, one of revision.
+/// A user-defined chain begins with a target of this name (`XT_ERROR_TARGET`). The target begins `TARGET_LEN` bytes before the
+/// chain's name (`struct xt_error_target`): two bytes of length, 29 of name, one of revision.
 const ERROR_TARGET: &[u8] = b"ERROR\0";
 const TARGET_LEN: usize = 32;
 const TARGET_NAME: usize = 2;
 
-/// Whether a table of iptables or ip6tables has a chain of this name. The kernel loads the table's module where it is missing, so ask `/proc/net/ip_tables_names` first.
+/// Whether a table of iptables or ip6tables has a chain of this name. The kernel loads the table's module where the module is
+/// missing, so look for the table in `/proc/net/ip_tables_names` first.
 pub(super) fn has_chain(family: Family, table: &str, chain: &str) -> io::Result<bool> {
     let (domain, level) = match family {
         Family::V4 => (AddressFamily::Inet, libc::IPPROTO_IP),
@@ -43,7 +45,7 @@ pub(super) fn has_chain(family: Family, table: &str, chain: &str) -> io::Result<
     let mut entries = vec![0; HEAD_LEN + size as usize];
     put_name(&mut entries, table)?;
     entries[NAME_LEN..NAME_LEN + 4].copy_from_slice(&size.to_ne_bytes());
-    // EAGAIN: the table was changed in between. Whoever asks looks again later.
+    // EAGAIN: the table was changed in between. Callers look again later.
     get(&socket, level, GET_ENTRIES, &mut entries)?;
     Ok(names_chain(&entries[HEAD_LEN..], chain))
 }

@@ -5,15 +5,16 @@ use nodefence_core::plan::audit::Syncs;
 
 use super::http::{METRICS, body, get};
 
-/// An answer that is longer is not read.
+/// Bytes of the longest answer that is read.
 const LONGEST: usize = 4 << 20;
 const LAST: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 const QUEUED: &str = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds";
 
-/// When kube-proxy last synced, by IP family as it calls these; of one that does not tell families apart under an empty name. Blocking, a third of a second at most.
+/// When kube-proxy last synced, by its names of IP families. A kube-proxy that does not tell families apart has an empty name here.
+/// Blocking, a third of a second at most.
 ///
 /// # Errors
-/// Where it does not answer, or tells nothing of its syncs.
+/// Where kube-proxy does not answer, or its answer says nothing of its syncs.
 pub fn syncs() -> io::Result<BTreeMap<String, Syncs>> {
     syncs_from(METRICS)
 }
@@ -27,7 +28,7 @@ fn syncs_from(metrics: SocketAddr) -> io::Result<BTreeMap<String, Syncs>> {
     Ok(found)
 }
 
-/// Of the text format of Prometheus (version 0.0.4). What is not understood is passed over.
+/// Reads the text format of Prometheus (version 0.0.4). A line that is not understood is passed over.
 fn parse(text: &str) -> BTreeMap<String, Syncs> {
     let mut found: BTreeMap<String, Syncs> = BTreeMap::new();
     for line in text.lines() {

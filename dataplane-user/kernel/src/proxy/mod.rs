@@ -1,5 +1,5 @@
-//! kube-proxy on this node: which of its modes forwards, what forwards in its place, and the affinity that it keeps. Nothing here touches
-//! its chains, sets or rules; of the affinity only elements are deleted.
+//! kube-proxy on this node: its mode, the replacement that forwards in its place, and the affinity that it keeps. Nothing here
+//! changes kube-proxy's chains, sets or rules. Of the affinity only elements of sets and entries of lists are deleted.
 
 mod affinity;
 mod facts;
@@ -17,7 +17,7 @@ pub use nodefence_core::proxy::{Endpoint, Mode, Replacement, endpoints};
 
 use thiserror::Error;
 
-/// What can go wrong with the affinity.
+/// Why kube-proxy's affinity could not be read or deleted.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The netlink socket could not be made.
@@ -29,7 +29,7 @@ pub enum Error {
     /// A request could not be sent or answered.
     #[error("nftables {request} failed")]
     Io {
-        /// What was asked.
+        /// The request that failed.
         request: &'static str,
         /// Why.
         #[source]
@@ -38,7 +38,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the kernel broke a list off again and again, since what is in it changes.
+    /// Whether the kernel broke a list off again and again, since the list's content changes.
     pub fn is_broken_off(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == std::io::ErrorKind::Interrupted)
     }

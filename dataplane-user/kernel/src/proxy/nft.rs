@@ -1,5 +1,6 @@
-//! The few nftables requests that are needed (include/uapi/linux/netfilter/nf_tables.h): is a table or chain there, which sets has a table, and
-//! which addresses has a set, and take elements out of one. Nothing here can delete or change a table, a chain, a rule or a set.
+//! The few nftables requests that are needed (include/uapi/linux/netfilter/nf_tables.h): whether a table or chain exists, the sets
+//! of a table, the addresses in a set, and the deletion of a set's elements. Nothing here can delete or change a table, a chain, a
+//! rule or a set.
 use std::{collections::BTreeSet, io, net::IpAddr};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
@@ -26,11 +27,12 @@ const ELEMENT: u16 = 1;
 /// `NFTA_SET_ELEM_KEY`, and `NFTA_DATA_VALUE` in it.
 const KEY: u16 = 1;
 const VALUE: u16 = 1;
-/// How often a list that the kernel broke off is begun anew.
+/// How often a list or a deletion is attempted at most, where the kernel breaks it off.
 const MAX_ATTEMPTS: usize = 5;
 const LIST_OF_ELEMENTS: &str = "list of elements";
 const REMOVAL: &str = "removal of elements";
-/// Elements in one transaction: a list of them has 16 bits for its length, and all of it must fit into the socket's send buffer (`netlink_sendmsg`).
+/// The most elements in one transaction: a list of elements has 16 bits for its length, and the whole transaction must fit into the
+/// socket's send buffer (`netlink_sendmsg`).
 const IN_ONE: usize = 512;
 
 /// An element of a set: the set's family and name, and an address.
@@ -68,7 +70,7 @@ impl Nft {
         self.channel.exchange(&request, |_, _| {}).is_ok()
     }
 
-    /// The names of a table's sets that `keep` wants. None where there is no such table.
+    /// The names of a table's sets that `keep` wants; no names where the table does not exist.
     pub(super) fn sets(
         &mut self,
         family: u8,
@@ -95,7 +97,7 @@ impl Nft {
         }
     }
 
-    /// Whether a set has elements. False where it is gone.
+    /// Whether a set has elements. False where the set is gone.
     fn has_elements(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
         let has = self.channel.again(MAX_ATTEMPTS, |channel| {
             let mut some = false;
@@ -107,7 +109,7 @@ impl Nft {
         has.map_err(|broken| failed(LIST_OF_ELEMENTS, broken))
     }
 
-    /// The addresses that a set has as elements. None where it is gone.
+    /// The addresses that a set has as elements; no addresses where the set is gone.
     pub(super) fn addresses(&mut self, family: u8, table: &str, set: &str) -> Result<Vec<IpAddr>, Error> {
         let addresses = self.channel.again(MAX_ATTEMPTS, |channel| {
             let mut addresses = Vec::new();
@@ -117,22 +119,22 @@ impl Nft {
         addresses.map_err(|broken| failed(LIST_OF_ELEMENTS, broken))
     }
 
-    /// Deletes all elements of a set. False where there are none. An empty set is left alone: each transaction makes others that are being
-    /// prepared begin anew, kube-proxy's among them.
+    /// Deletes all elements of a set. False where the set has none. An empty set is left alone: each transaction makes other
+    /// transactions that are being prepared begin anew, kube-proxy's among them.
     pub(super) fn flush(&mut self, family: u8, table: &str, set: &str) -> Result<bool, Error> {
-        self.take_out(table, |nft| {
+        self.delete_elements(table, |nft| {
             let some = nft.has_elements(family, table, set)?;
             Ok(some.then(|| (family, set, Vec::new())).into_iter().collect())
         })
     }
 
-    /// Deletes these elements of a table's sets, in one transaction unless they are very many; false where none of them exists. Missing
-    /// elements are left out: the kernel aborts the transaction where it misses one.
+    /// Deletes these elements of a table's sets, in one transaction unless they are very many; false where none of them exists.
+    /// Missing elements are left out: the kernel aborts a transaction in which one element is missing.
     pub(super) fn remove(&mut self, table: &str, elements: &BTreeSet<Element>) -> Result<bool, Error> {
         let all: Vec<&Element> = elements.iter().collect();
         let mut removed = false;
         for some in all.chunks(IN_ONE) {
-            removed |= self.take_out(table, |nft| {
+            removed |= self.delete_elements(table, |nft| {
                 let mut lists: Vec<FromSet<'_>> = Vec::new();
                 for of_set in some.chunk_by(|one, next| one.0 == next.0 && one.1 == next.1) {
                     let (family, set, _) = of_set[0];
@@ -152,9 +154,9 @@ impl Nft {
         Ok(removed)
     }
 
-    /// Deletes from sets, in one transaction, what `there` finds in them; false where that is nothing. It looks anew where another
-    /// transaction came in between, or an element has gone meanwhile.
-    fn take_out<'a>(
+    /// Deletes from sets, in one transaction, the elements that `there` finds in them; false where `there` finds none. `there` is
+    /// called anew where another transaction came in between, or an element has gone meanwhile.
+    fn delete_elements<'a>(
         &mut self,
         table: &str,
         mut there: impl FnMut(&mut Self) -> Result<Vec<FromSet<'a>>, Error>,
@@ -165,8 +167,9 @@ impl Nft {
             if lists.is_empty() {
                 return Ok(false);
             }
-            // Only the last one is acknowledged, and all bear one number: so the first answer is the outcome, be it an error of any of them, of the
-            // whole, or that acknowledgement (`nfnetlink_rcv_batch`, net/netfilter/nfnetlink.c).
+            // Only the last request is acknowledged, and all requests have one sequence number. So the first answer is the outcome: an
+            // error of any request, an error of the whole transaction, or that acknowledgement (`nfnetlink_rcv_batch`,
+            // net/netfilter/nfnetlink.c).
             let sequence = self.channel.next_sequence();
             let mut removals = Vec::new();
             for (at, (family, set, addresses)) in lists.iter().enumerate() {
@@ -185,7 +188,8 @@ impl Nft {
         Err(failed(REMOVAL, Broken::Refused(answer)))
     }
 
-    /// Whether the set has this element: found without a list of all, and without the mutex of transactions (`nf_tables_getsetelem`, nf_tables_api.c).
+    /// Whether the set has this element. The element is found without a list of all, and without the mutex of transactions
+    /// (`nf_tables_getsetelem`, nf_tables_api.c).
     fn has(&mut self, table: &str, (family, set, address): &Element) -> Result<bool, Error> {
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         let found = self.channel.again(MAX_ATTEMPTS, |channel| {
@@ -202,7 +206,8 @@ impl Nft {
     }
 }
 
-/// A request that deletes elements of a set: all of them where it lists none (`nf_tables_delsetelem`, nf_tables_api.c, 4.10 and later).
+/// A request that deletes elements of a set: all elements where the request lists none (`nf_tables_delsetelem`, nf_tables_api.c,
+/// 4.10 and later).
 fn removal(family: u8, table: &str, set: &str, addresses: &[IpAddr], asks: u16, sequence: u32) -> Vec<u8> {
     message(DEL_SET_ELEM, NLM_F_REQUEST | asks, family, 0, sequence, |out| {
         put_elements(out, table, set, addresses);
@@ -227,9 +232,10 @@ fn put_elements(out: &mut Vec<u8>, table: &str, set: &str, addresses: &[IpAddr])
     });
 }
 
-/// The name of the set, if it is one of this table.
+/// The name of the set, if the set is one of this table.
 pub(super) fn set_name<'a>(body: &'a [u8], table: &str) -> Option<&'a str> {
-    let (mut of, mut name) = (None, None);
+    let mut of = None;
+    let mut name = None;
     for (kind, value) in attributes(body.get(NFGEN_LEN..)?) {
         match kind {
             TABLE => of = str_of(value),
@@ -240,7 +246,7 @@ pub(super) fn set_name<'a>(body: &'a [u8], table: &str) -> Option<&'a str> {
     if of? == table { name } else { None }
 }
 
-/// Hands over each element of a set. None where it is gone.
+/// Hands over each element of a set; no element where the set is gone.
 fn list_elements(
     channel: &mut Channel,
     family: u8,
@@ -325,7 +331,7 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn an_element_s_key_is_its_address() {
-        // As `nft --debug=netlink list set` shows them: a list of two, the second with what else an element may have before its key.
+        // A list of two elements, as `nft --debug=netlink list set` shows it. The second has another attribute before its key.
         let key = [&[12, 0, 1, 0x80][..], &[8, 0, 1, 0], &[192, 0, 2, 1]].concat();
         let first = [&[16, 0, 1, 0x80][..], &key].concat();
         let second = [&[28, 0, 1, 0x80][..], &[12, 0, 5, 0], &[0; 8], &key].concat();

@@ -1,28 +1,29 @@
-//! Messages about rules, routes, nexthop objects and IPsec policies, as numbers and attributes (include/uapi/linux/rtnetlink.h, fib_rules.h, nexthop.h, xfrm.h).
-//! What is unknown here is passed over where it decides nothing, and named where it may.
+//! Decodes messages about rules, routes, nexthop objects and IPsec policies (include/uapi/linux/rtnetlink.h, fib_rules.h,
+//! nexthop.h, xfrm.h). An unknown attribute is passed over where it decides nothing, and named where it may decide something.
 use nodefence_core::routes::{Action, Family, Fate, Hop, Object, Policy, Prefix, Route, Rule};
 
 use crate::netlink::{address_of, attributes, u16_of, u32_of};
 
-/// `RTM_F_CLONED`: what the kernel remembers of one address (its path's MTU), no route.
+/// `RTM_F_CLONED` marks what the kernel remembers of one address (the MTU of its path), which is no route.
 const CLONED: u32 = 0x200;
 const RTNH_F_DEAD: u32 = 1;
 const RTNH_F_LINKDOWN: u32 = 16;
 
-/// What a message of the routing groups says.
+/// The change that a message of the routing groups reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
-    /// A route to this range came or went.
+    /// A route to this range was added or removed.
     Route(Prefix),
-    /// Nothing that decides where packets go.
+    /// Nothing changed that decides where packets go.
     Nothing,
-    /// A device, but neither came nor went one, nor went up or down.
+    /// A device changed, but none was added or removed, or went up or down.
     Device,
-    /// Rules, nexthop objects or addresses, or a device came, went, went up or down: IPv4 routes vanish with it, and nobody says which.
+    /// Rules, nexthop objects or addresses changed, or a device was added or removed, or went up or down. IPv4 routes vanish with
+    /// a device, and no message says which.
     Any,
 }
 
-/// What a message of this type (`RTM_*`) is about.
+/// The change that a message of this type (`RTM_*`) reports.
 pub fn changed(kind: u16, body: &[u8]) -> Changed {
     const RTM_NEWLINK: u16 = 16;
     const RTM_NEWROUTE: u16 = 24;
@@ -43,7 +44,8 @@ pub fn changed(kind: u16, body: &[u8]) -> Changed {
     }
 }
 
-/// The range that a route (`struct rtmsg` and attributes) leads to, and its flags. Nothing else is looked at: full tables have a million routes.
+/// The range that a route (`struct rtmsg` and attributes) leads to, and the route's flags. Nothing else is read: a full table has
+/// a million routes.
 fn destination(body: &[u8]) -> Option<(Prefix, u32)> {
     const RTA_DST: u16 = 1;
     let family = Family::from_raw(u16::from(*body.first()?))?;
@@ -56,7 +58,7 @@ fn destination(body: &[u8]) -> Option<(Prefix, u32)> {
     Some((Prefix::new(address_of(to)?, len)?, flags))
 }
 
-/// A route whose range is `wanted`; `None` for others, and for what is no route.
+/// A route whose range `wanted` accepts; `None` for other routes, and for messages that describe no route.
 pub fn route(body: &[u8], wanted: impl FnOnce(Prefix) -> bool) -> Option<Route> {
     const RTA_OIF: u16 = 4;
     const RTA_GATEWAY: u16 = 5;
@@ -71,7 +73,7 @@ pub fn route(body: &[u8], wanted: impl FnOnce(Prefix) -> bool) -> Option<Route> 
         to,
         table: u32::from(*body.get(4)?),
         metric: 0,
-        // The length of the range of sources, and the type of service.
+        // Bytes 2 and 3: the length of the range of sources, and the type of service.
         only_some: *body.get(2)? != 0 || *body.get(3)? != 0,
         fate: fate(*body.get(7)?),
         hops: Vec::new(),
@@ -96,7 +98,7 @@ pub fn route(body: &[u8], wanted: impl FnOnce(Prefix) -> bool) -> Option<Route> 
         route.hops.push(hop);
     }
     if !route.hops.is_empty() {
-        // The ways are in the route itself; of several from an object, all.
+        // The message itself has the hops, also all those of a nexthop object with several.
         route.object = None;
     }
     Some(route)
@@ -126,7 +128,8 @@ fn hop(flags: u32) -> Hop {
     }
 }
 
-/// `RTA_MULTIPATH`: for each way `struct rtnexthop` (length, flags, hops, ifindex) and attributes as a route has them.
+/// The hops in `RTA_MULTIPATH`: for each hop a `struct rtnexthop` (length, flags, hops, ifindex), and attributes as a route has
+/// them.
 fn hops(mut bytes: &[u8]) -> Vec<Hop> {
     let mut hops = Vec::new();
     while let Some((len, this)) =
@@ -163,7 +166,8 @@ pub fn object(body: &[u8]) -> Option<(u32, Object)> {
     /// Length of `struct nexthop_grp`, which begins with the number.
     const MEMBER: usize = 8;
     let mut hop = hop(u32_of(body.get(4..)?)?);
-    let (mut number, mut other) = (None, None);
+    let mut number = None;
+    let mut other = None;
     for (kind, value) in attributes(body.get(8..)?) {
         match kind {
             NHA_ID => number = u32_of(value),
@@ -186,12 +190,15 @@ pub fn object(body: &[u8]) -> Option<(u32, Object)> {
 pub fn rule(body: &[u8]) -> Option<Rule> {
     let family = Family::from_raw(u16::from(*body.first()?))?;
     let to_len = *body.get(1)?;
-    // Length of the range of sources, and the type of service.
+    // Bytes 2 and 3: the length of the range of sources, and the type of service.
     let only_some = *body.get(2)? != 0 || *body.get(3)? != 0;
     let flags = u32_of(body.get(8..)?)?;
     let mut rule = Rule { only_some, ..Rule::for_all(family, 0, Action::Nop) };
     let mut table = u32::from(*body.get(4)?);
-    let (mut target, mut mark, mut mask, mut vrf) = (None, None, None, false);
+    let mut target = None;
+    let mut mark = None;
+    let mut mask = None;
+    let mut vrf = false;
     for (kind, value) in attributes(body.get(12..)?) {
         match kind {
             // FRA_DST.
@@ -205,31 +212,32 @@ pub fn rule(body: &[u8]) -> Option<Rule> {
             // FRA_FWMARK, FRA_FWMASK.
             10 => mark = u32_of(value),
             16 => mask = u32_of(value),
-            // FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN: all bits set where there is none.
+            // FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN: all bits are set where the rule suppresses nothing.
             13 => rule.suppresses_group = u32_of(value)? != u32::MAX,
             14 => rule.suppressed_len = u32_of(value).and_then(|len| u8::try_from(len).ok()),
             // FRA_TABLE.
             15 => table = u32_of(value)?,
             // FRA_L3MDEV.
             19 => vrf = value.first() == Some(&1),
-            // FRA_UID_RANGE: first and last.
+            // FRA_UID_RANGE: the first and the last user.
             20 => rule.only_some |= value != [[0; 4], [0xff; 4]].concat(),
             // FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE, FRA_DSCP, FRA_FLOWLABEL, FRA_FLOWLABEL_MASK, FRA_SPORT_MASK,
             // FRA_DPORT_MASK, FRA_DSCP_MASK.
             22..=30 => rule.only_some = true,
-            // FRA_SRC is known by its length; FRA_FLOW marks what it finds, FRA_PAD pads and FRA_PROTOCOL says who made the rule.
+            // FRA_SRC is known by its length. FRA_FLOW marks the route that the rule finds, FRA_PAD pads, and FRA_PROTOCOL says who
+            // made the rule.
             2 | 11 | 18 | 21 => {}
             // FRA_TUN_ID.
             12 => rule.unknown = Some("a tunnel's key".to_owned()),
             other => rule.unknown = Some(format!("what nodefence does not know (FRA_ {other})")),
         }
     }
-    // A mark without mask is compared as a whole (`fib_nl2rule`); one that is compared in no bit asks for nothing.
+    // A mark without a mask is compared as a whole (`fib_nl2rule`). A rule that compares no bit of the mark is for all marks.
     rule.only_some |= mask.or(mark.filter(|mark| *mark != 0)).is_some_and(|mask| mask != 0);
     rule.inverted = flags & 2 != 0;
     // FIB_RULE_IIF_DETACHED, FIB_RULE_OIF_DETACHED.
     rule.detached = flags & 0x18 != 0;
-    // FR_ACT_*; what the kernel does not know it drops.
+    // FR_ACT_*. The kernel drops packets by an action that it does not know.
     rule.action = match *body.get(7)? {
         1 if vrf => Action::VrfTable,
         1 => Action::Table(table),
@@ -240,14 +248,14 @@ pub fn rule(body: &[u8]) -> Option<Rule> {
     Some(rule)
 }
 
-/// An IPsec policy (`struct xfrm_userpolicy_info` and attributes) that decides whether packets leave as they are.
+/// An IPsec policy (`struct xfrm_userpolicy_info` and attributes) that decides whether packets leave unchanged.
 pub fn policy(body: &[u8]) -> Option<Policy> {
     const XFRMA_TMPL: u16 = 5;
     const XFRMA_SEC_CTX: u16 = 8;
     const XFRMA_POLICY_TYPE: u16 = 16;
     const XFRMA_MARK: u16 = 21;
     const XFRMA_IF_ID: u16 = 31;
-    /// XFRM_POLICY_OUT, and a socket's own one (`xfrm_sk_policy_insert`, net/xfrm/xfrm_policy.c).
+    /// XFRM_POLICY_OUT, and the direction of a socket's own policy (`xfrm_sk_policy_insert`, net/xfrm/xfrm_policy.c).
     const OUT: u8 = 1;
     const OF_SOCKET: u8 = 4;
     const ALLOW: u8 = 0;
@@ -257,11 +265,11 @@ pub fn policy(body: &[u8]) -> Option<Policy> {
     let family = Family::from_raw(u16_of(body.get(40..)?)?)?;
     let address = body.get(..usize::from(family.bits() / 8))?;
     // The masks of both ports, the length of the range of sources, the protocol, the device and the user.
-    let asked = [body.get(34..36)?, body.get(38..40)?, body.get(43..45)?, body.get(48..56)?];
+    let selectors = [body.get(34..36)?, body.get(38..40)?, body.get(43..45)?, body.get(48..56)?];
     let mut policy = Policy {
         priority: u32_of(body.get(152..)?)?,
         to: Prefix::new(address_of(address)?, *body.get(42)?)?,
-        only_some: direction == OF_SOCKET || asked.concat().iter().any(|byte| *byte != 0),
+        only_some: direction == OF_SOCKET || selectors.concat().iter().any(|byte| *byte != 0),
         marked: false,
         wraps: false,
     };
@@ -270,10 +278,10 @@ pub fn policy(body: &[u8]) -> Option<Policy> {
         match kind {
             XFRMA_TMPL => policy.wraps = allows && value.len() >= TEMPLATE,
             XFRMA_SEC_CTX => policy.only_some = true,
-            // Beside one of the type `sub` the main one is asked too (`xfrm_expand_policies`).
+            // Beside a policy of the type `sub` the kernel looks at the main policy too (`xfrm_expand_policies`).
             XFRMA_POLICY_TYPE => policy.only_some |= value.first() != Some(&0),
             XFRMA_MARK => policy.marked = true,
-            // Only for what is routed to that XFRM device, where the programs see it as it was.
+            // Such a policy is only for packets that are routed to an XFRM device, where the programs see them unchanged.
             XFRMA_IF_ID if u32_of(value)? != 0 => return None,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Policy rules, routes, nexthop objects and IPsec policies as the kernel tells of them.
+//! Policy rules, routes, nexthop objects and IPsec policies as the kernel reports them.
 
 mod decode;
 

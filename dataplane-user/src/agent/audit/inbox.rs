@@ -17,7 +17,7 @@ use crate::{
 /// Requests that wait at most: as many as there are connections.
 const REQUESTS: usize = 32;
 
-/// Too many ask.
+/// Too many requests wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{REQUESTS} requests wait already; nothing was looked at, try again")]
 pub(in super::super) struct Full;
@@ -30,7 +30,7 @@ pub(super) enum AuditRequest {
     Repair { kinds: BTreeSet<Kind>, dry_run: bool, waits: oneshot::Sender<RepairReport> },
 }
 
-/// The end by which the audit is asked.
+/// The end by which requests reach the audit.
 #[derive(Clone)]
 pub(in super::super) struct Inbox(SyncSender<AuditRequest>);
 
@@ -71,7 +71,7 @@ impl Inbox {
     }
 }
 
-/// Takes all requests as soon as there are any, or none after so long.
+/// Takes all requests as soon as there is one, or none after `longest`.
 pub(super) fn take(asked: &Receiver<AuditRequest>, longest: Duration) -> Vec<AuditRequest> {
     let first = asked.recv_timeout(longest).ok();
     first.into_iter().chain(asked.try_iter()).collect()

@@ -1,4 +1,4 @@
-//! Reads parts, one after the other, and has what differs noted.
+//! Reads parts of the tables, one after the other, and notes what differs.
 use super::{
     super::watched::{Watch, now},
     read::{Ground, read},

@@ -1,4 +1,4 @@
-//! Mends what has differed for long enough, of the kinds that were named and of no other.
+//! Mends faults, which are differences that have lasted for long enough. Only faults of the named kinds are mended.
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
@@ -22,7 +22,7 @@ use crate::{
     report::{Outcome, RepairReport, RepairRow},
 };
 
-/// Virtual servers that are changed while the drain waits.
+/// How many virtual servers are changed at once, while the drain waits.
 const AT_ONCE: usize = 16;
 
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
@@ -100,8 +100,10 @@ pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
 
 const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
 
+/// Whether a fault may be mended now.
+///
 /// # Errors
-/// Why nothing is done about a fault.
+/// Why nothing is done about the fault.
 fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str> {
     let deletes = matches!(difference.kind, Kind::FlaggedFlow | Kind::FlaggedAffinity);
     match &difference.mend {
@@ -165,7 +167,7 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
 }
 
 /// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The drain and its guard wait
-/// meanwhile: what they own by then is not touched.
+/// meanwhile. Destinations that they own by then are not touched.
 fn mend_servers(
     ground: &Ground,
     servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>,
@@ -220,7 +222,7 @@ fn forget(ground: &Ground, flows: &[Flow]) -> Result<(), String> {
     }
 }
 
-/// Only clients that affinity keeps at endpoints whose nodes are still flagged.
+/// Deletes the affinity of these clients, where the nodes of their endpoints are still flagged.
 fn forget_clients(ground: &Ground, clients: &[&Client]) -> Result<(), String> {
     let scene = Scene::now(ground)?;
     let mode = scene.mode.ok_or("it is not known any more how kube-proxy forwards")?;

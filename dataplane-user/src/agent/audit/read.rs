@@ -1,4 +1,4 @@
-//! Reads what differs, part by part.
+//! Reads the tables part by part, and finds what differs.
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -77,7 +77,7 @@ pub(super) struct Scene {
     pub(super) view: Arc<ClusterView>,
     virtual_addresses: Arc<VirtualAddresses>,
     own_node: NodeName,
-    /// Flagged nodes; none where nothing is to be done about them.
+    /// Flagged nodes; none in observe mode.
     pub(super) flagged: NodeSet,
     exemptions: Exemptions,
     pub(super) mode: Option<ProxyMode>,
@@ -155,7 +155,7 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
     if !is_loaded() {
         return Err("IPVS is not loaded in this kernel".to_owned());
     }
-    // Before the tables: what is drained in between is in no ledger that was read, and seen again next time.
+    // The ledger is read before the tables. What is drained in between is not in the ledger as it was read; the next look judges it anew.
     let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
     let (whole, found) = scene.servers(ground, &ledger, |servers, found| {
         let whole = walk(|_| true, |key, destinations| servers.look(key, destinations, found));
@@ -195,7 +195,7 @@ fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
         Some(ProxyMode::Ipvs) => return templates(scene, ground),
         Some(ProxyMode::Iptables) => &[ProxyMode::Iptables][..],
         Some(ProxyMode::Nftables) => &[ProxyMode::Nftables],
-        // Whatever forwards: existing affinity is reported.
+        // The mode is not known: affinity of either mode is reported.
         None => &[ProxyMode::Nftables, ProxyMode::Iptables],
     };
     let mut known = Affinity::default();

@@ -1,4 +1,4 @@
-//! What was seen, as the rows that `audit` prints.
+//! Differences as the rows that `audit` prints.
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -16,10 +16,10 @@ use crate::{
     report::{AuditReport, DifferenceRow, KindRow},
 };
 
-/// Rows of one kind.
+/// How many rows of one kind are listed at most.
 const LISTED: usize = 1_000;
 
-/// Looks at everything, and tells what is not as it should be. Blocking.
+/// Looks at everything, and reports what is not as it should be. Blocking.
 pub(super) fn report(ground: &Ground, watch: &mut Watch) -> AuditReport {
     look(watch, ground, Part::ALL);
     let at = now();
@@ -69,11 +69,12 @@ fn kind_row(watch: &Watch, kind: Kind, at: Duration) -> KindRow {
     }
 }
 
-/// Rows of each kind; flows and clients that differ in the same way in one.
+/// The rows of each kind. Flows, or clients, that differ in the same way share one row.
 fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<DifferenceRow>> {
     let mut merged: BTreeMap<(Kind, State, String), DifferenceRow> = BTreeMap::new();
     for one in observed {
-        let (kind, subject) = (one.difference.kind, subject(&one.difference.subject));
+        let kind = one.difference.kind;
+        let subject = subject(&one.difference.subject);
         let age = at.saturating_sub(one.since).as_secs();
         let row = merged.entry((kind, one.state, subject.clone())).or_insert_with(|| DifferenceRow {
             kind,
@@ -95,9 +96,10 @@ fn by_kind(observed: &[Observed], at: Duration) -> BTreeMap<Kind, Vec<Difference
     rows
 }
 
-/// Shows of a flow only where it was sent and where it goes, of a client only the endpoint of its affinity: there may be thousands.
+/// A subject as text. A flow is named only by where it was sent and where it goes, a client only by its Service and endpoint: there
+/// may be thousands of each.
 pub(super) fn subject(subject: &Subject) -> String {
-    // In the words of the virtual servers beside it.
+    // The words are those of the virtual servers beside it.
     match subject {
         Subject::Flow(flow) => {
             let protocol = Protocol(flow.orig.protocol.into());

@@ -17,8 +17,8 @@ use crate::{
     ledger::Ledger,
 };
 
-/// How long an agent that ends tries to restore what it has drained. The guard restores the rest. Where the guard ends with the agent, as
-/// in a container, nobody does: so the time is as long as possible within the 30 s that Kubernetes grants
+/// How long an agent that ends tries to restore what it has drained. The guard restores the rest. Where the guard ends with the agent,
+/// as in a container, nobody restores the rest. So the time is as long as possible within the 30 s that Kubernetes grants
 /// (`terminationGracePeriodSeconds`).
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ impl Work {
     pub(super) fn restore(mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.flagged.clear();
-        // What an earlier agent has left may not have been opened yet.
+        // The ledger of an earlier agent may not have been opened yet.
         while self.drive.is_none() {
             match self.open() {
                 Ok(true) => break,
@@ -61,7 +61,7 @@ impl Work {
     /// Always: the agent ends.
     pub(super) fn give_up(mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        // No other agent takes the ledger over as long as it is open here.
+        // No other agent takes the ledger over as long as this one has it open.
         let Some(drive) = self.drive.take() else { return Ok(()) };
         tracing::warn!(
             event = "ipvs-lapsed",

@@ -9,14 +9,14 @@ use crate::{
     ipvs,
 };
 
-/// What it takes to open the tables.
+/// The parts of the agent that opening the tables needs.
 #[derive(Clone)]
 pub(super) struct Opening {
     /// Deleted flows are remembered there, for packets on their way.
     pub(super) rescue: Arc<RescueState>,
-    /// Who lists conntrack.
+    /// Lists conntrack.
     pub(super) reader: Reader,
-    /// Told that this thread lives.
+    /// Told that the thread `drain` lives.
     pub(super) beat: Arc<Beat>,
 }
 
@@ -39,7 +39,8 @@ impl Opening {
         }
     }
 
-    /// A packet that is handed over at this moment is rescued by its entry, or by what is remembered of it.
+    /// Remembers flows before their entries are deleted. A packet that is handed over at this moment is rescued by its entry, or by what
+    /// is remembered of the entry.
     fn known(&self) -> Known {
         let rescue = Arc::clone(&self.rescue);
         Box::new(move |flows| {

@@ -8,7 +8,7 @@ use crate::{
 /// Services and problems that `status` names of each node.
 const NAMED: usize = 20;
 
-/// What `status` says of all nodes.
+/// The note of `status` on all nodes.
 pub(super) fn note(lowered_only: bool, exempt_here_alone: bool) -> Option<String> {
     let notes = [
         (
@@ -24,7 +24,7 @@ pub(super) fn note(lowered_only: bool, exempt_here_alone: bool) -> Option<String
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
-/// What it says of each.
+/// The row of `status` for one node.
 pub(super) fn node_row(report: Report) -> DrainRow {
     let Report { taken, waiting, planned, exempt, mut problems } = report;
     let failed = problems.len();

@@ -6,7 +6,7 @@ use std::{
 
 use crate::dataplane::{LinkLayer, interfaces};
 
-/// How long a device's address is believed.
+/// How long a device's address counts as current.
 const AGE: Duration = Duration::from_secs(10);
 /// How soon devices are listed again for one that is not among them.
 const AGAIN: Duration = Duration::from_millis(200);

@@ -33,29 +33,29 @@ use crate::{
     },
 };
 
-/// A packet that was handed over longer ago (ns) is dropped: its sender is about to repeat it, or did.
+/// A packet that was handed over longer ago (ns) is dropped: its sender is about to repeat it, or has done so.
 const LATE_NS: u64 = 500_000_000;
 
-/// What is done where kube-proxy keeps the client at the hung endpoint.
+/// How to handle a packet whose client kube-proxy keeps at the hung endpoint.
 pub(super) enum Sticky {
     /// The packet is for the thread that may wait.
     HandOn(SyncSender<handed::Packet>),
-    /// kube-proxy is to forget the client, of which that thread sees to many together.
+    /// kube-proxy is to forget the client. The thread that may wait does so for many clients together.
     Forget(proxy::Forget),
 }
 
-/// What the threads that rescue are given.
+/// The parts of the agent that the threads that rescue get.
 #[derive(Clone)]
 pub(in super::super) struct Ground {
     pub(in super::super) sight: Sight,
-    /// What these threads tell others, and what others remember for them.
+    /// State that these threads share with others.
     pub(in super::super) state: Arc<RescueState>,
     /// The thread that drains from IPVS.
     pub(in super::super) drain: Arc<Bell>,
     pub(in super::super) injector: Injector,
 }
 
-/// What it takes to rescue a packet.
+/// The state and the sockets that rescuing a packet needs.
 pub(super) struct Helper {
     ground: Ground,
     conntrack: Conntrack,
@@ -65,12 +65,12 @@ pub(super) struct Helper {
     choices: Choices,
     devices: Devices,
     sticky: Sticky,
-    /// What was looked at last.
+    /// The world at the last look.
     world: Option<Arc<World>>,
     view: Arc<ClusterView>,
     addresses: Arc<VirtualAddresses>,
     flagged: NodeSet,
-    /// Since when (CLOCK_MONOTONIC ns) these are.
+    /// Since when (CLOCK_MONOTONIC, ns) these nodes and no others have been flagged.
     flagged_since: u64,
     /// How kube-proxy forwards.
     mode: proxy::Mode,
@@ -203,7 +203,7 @@ impl Helper {
         matches!(self.sticky, Sticky::HandOn(_)) && self.waiting.put(head, frame, now)
     }
 
-    /// Gives the packet to the thread that may wait; `false` where that has enough.
+    /// Gives the packet to the thread that may wait; `false` where that thread has no room.
     fn hand_on(&self, head: &RescueHead, frame: &[u8]) -> bool {
         match &self.sticky {
             Sticky::HandOn(packets) => packets.try_send((*head, frame.to_vec())).is_ok(),
@@ -270,15 +270,15 @@ impl Helper {
         }
     }
 
-    /// The outcome for an own socket's packet that was sent again. It is found out by looking, not by the kernel's version: sending returns
-    /// when the packet has gone through the rules, and then it has an entry that is translated, or it was not balanced.
+    /// The fate of an own socket's packet that was sent again. The packet's conntrack entry shows the fate, not the kernel's version: sending
+    /// returns when the packet has gone through the rules. Then the packet has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
         if !self.ground.state.own().is_open(ends) {
             return Fate::Rescued;
         }
         let balanced = match self.conntrack.by_original(ends) {
             Ok(entry) => entry.is_some_and(|entry| entry.is_balanced()),
-            // Looked at again with the next one.
+            // The next packet is looked at instead.
             Err(_) => return Fate::Rescued,
         };
         if self.ground.state.own().seen(ends, balanced) {
@@ -291,7 +291,7 @@ impl Helper {
         if balanced { Fate::Rescued } else { Fate::Repeated }
     }
 
-    /// Whether a packet that was sent as this and met the cut at `met` may find another backend.
+    /// Whether the packet `sent`, which met the cut at `met`, may find another backend.
     fn may_move(&mut self, entry: &Flow, sent: Sent, met: u64, visit: Visit, now: u64) -> Result<Goes, Stop> {
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
@@ -306,8 +306,8 @@ impl Helper {
             self.refusals.judged(entry.reply, why, now);
             why
         })?;
-        // The node was unflagged meanwhile. By this entry the client goes on, or has connected. A packet that met the cut since then has an
-        // address that a flagged node has, too.
+        // The node was unflagged meanwhile. The client goes on by this entry, or has connected by it. A packet that met the cut since the
+        // flags changed is none of these: a flagged node has its address, too.
         if choice.is_free && met < self.flagged_since {
             return Ok(Goes::OnItsWay);
         }
@@ -349,7 +349,7 @@ impl Helper {
     }
 
     fn way(&mut self, head: &RescueHead, packet: &Packet<'_>, ends: &Tuple) -> Result<Way, Fate> {
-        // Who forwarded it took one hop off.
+        // Forwarding took one hop off.
         let hops = u8::from(head.ingress_ifindex != 0);
         let bytes = packet.between(ends, hops).ok_or(Fate::Untranslated)?;
         if head.ingress_ifindex == 0 {
@@ -370,7 +370,7 @@ impl Helper {
     }
 }
 
-/// For which time a packet is looked at.
+/// Why a packet is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     First,
@@ -384,7 +384,7 @@ enum Visit {
 enum Goes {
     /// The packet's entry is deleted, and the packet is balanced anew.
     Elsewhere,
-    /// As its entry says.
+    /// The packet goes where its entry says.
     OnItsWay,
 }
 
@@ -410,8 +410,8 @@ impl From<Fate> for Stop {
 
 /// How a packet is rescued.
 enum Way {
-    /// As received by the device, in a frame.
+    /// In a frame, as if the device had received the packet.
     Device(u32, Vec<u8>),
-    /// As sent by this machine, to there.
+    /// By a raw socket, to this address, as if this machine had sent the packet.
     Socket(Vec<u8>, IpAddr),
 }

@@ -1,14 +1,14 @@
-//! Packets that are not rescued: their senders are told.
+//! Refuses packets that are not rescued.
 use nodefence_common::{Event, EventKind, HEAD_LEN, Reason, RescueHead};
 
 use crate::{dataplane::Injector, rescue::Fate};
 
-/// Tells the sender at once, as without rescue.
+/// Answers the sender at once, as without rescue. Returns the packet's fate.
 pub(super) fn refuse(injector: &Injector, head: &RescueHead, frame: &[u8], why: Fate) -> Fate {
     if injector.answer_within_budget(&answer_event(head, frame)) { why } else { Fate::IcmpLimited }
 }
 
-/// The packet as one that asks for its answer.
+/// The packet as an event that asks for an answer.
 fn answer_event(head: &RescueHead, frame: &[u8]) -> Event {
     let len = frame.len().min(HEAD_LEN);
     let mut bytes = [0; HEAD_LEN];

@@ -1,8 +1,8 @@
-//! Packets of clients that kube-proxy keeps at one endpoint. kube-proxy has to forget these clients first. In nftables mode that waits for
-//! others that change its rules: one mutex for each network namespace is held through a whole transaction (`nf_tables_valid_genid`,
-//! net/netfilter/nf_tables_api.c). So these packets have a thread of their own, and the thread that renews the lease never waits. Each
-//! transaction also makes others that are being prepared begin anew, kube-proxy's among them. So there is one transaction in a while, for
-//! all packets that wait.
+//! Rescues packets of clients that kube-proxy keeps at one endpoint. kube-proxy has to forget these clients first. In nftables mode that
+//! waits for others that change its rules: one mutex for each network namespace is held through a whole transaction
+//! (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So these packets have a thread of their own, and the thread that renews the
+//! lease never waits. Each transaction also makes others that are being prepared begin anew, kube-proxy's among them. So transactions
+//! are at least [`PACE`] apart, and each is for all packets that wait.
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -20,7 +20,7 @@ use crate::{
     rescue::Fate,
 };
 
-/// How many wait at most: 2 MiB.
+/// How many packets wait at most: 2 MiB.
 const MOST: usize = 1024;
 
 /// How long after one transaction the next begins at the earliest.
@@ -29,14 +29,14 @@ const PACE: Duration = Duration::from_millis(50);
 /// After so long without a packet the thread frees its memory.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The thread.
+/// The thread `rescue-sticky`.
 pub(super) struct Lane {
     pub(super) packets: SyncSender<Packet>,
     thread: JoinHandle<()>,
 }
 
 impl Lane {
-    /// Starts it in the calling thread's network namespace.
+    /// Starts the thread in the calling thread's network namespace.
     pub(super) fn start(ground: &Ground, crew: &Crew) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
         let ground = ground.clone();
@@ -59,7 +59,7 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
         let first = match packets.recv_timeout(IDLE) {
             Ok(packet) => packet,
             Err(RecvTimeoutError::Timeout) => {
-                // It holds the view of that time.
+                // The helper would hold the view of its last packet.
                 helper = None;
                 continue;
             }
@@ -101,7 +101,7 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
     }
     match helper.forget() {
         Ok(committed) => {
-            // That may have taken its time: entries, flags and clock are looked at anew.
+            // The transaction may have taken long: entries, flags and clock are looked at anew.
             helper.look();
             for packet in &packets {
                 if helper.broken {

@@ -1,4 +1,4 @@
-//! Packets that IPVS would send to the flagged node again: they wait until the drain has come to their destination.
+//! Packets that IPVS would send to the flagged node again. They wait until the drain has come to their destination.
 use std::{collections::HashSet, mem, sync::Arc};
 
 use nodefence_common::RescueHead;
@@ -7,7 +7,7 @@ use crate::ledger::Pair;
 
 /// How many packets wait at most: 2 MiB.
 const MOST: usize = 1024;
-/// How long (ns) one waits at most.
+/// How long (ns) a packet waits at most.
 const LONGEST_NS: u64 = 400_000_000;
 /// How soon (ns) packets are looked at again where nothing new is known: a connection may have been made at the moment in which its
 /// destination was drained, and is gone a moment later.
@@ -17,13 +17,14 @@ const AGAIN_NS: u64 = 20_000_000;
 #[derive(Default)]
 pub(super) struct Waiting {
     packets: Vec<(RescueHead, Vec<u8>)>,
-    /// What was known when they were last looked at, and when that was.
+    /// The balanced pairs that were known when the packets were last looked at.
     known: Arc<HashSet<Pair>>,
+    /// When (ns) the packets were last looked at.
     looked: u64,
 }
 
 impl Waiting {
-    /// `false` where there is no room, or the packet has waited long enough.
+    /// Lets a packet wait; `false` where there is no room, or the packet has waited long enough.
     pub(super) fn put(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
         let young = now.saturating_sub(head.time_ns) < LONGEST_NS;
         let fits = young && self.packets.len() < MOST;
@@ -42,7 +43,8 @@ impl Waiting {
         if !news && now.saturating_sub(self.looked) < AGAIN_NS {
             return Vec::new();
         }
-        (self.known, self.looked) = (Arc::clone(balanced), now);
+        self.known = Arc::clone(balanced);
+        self.looked = now;
         mem::take(&mut self.packets)
     }
 
@@ -71,7 +73,8 @@ mod tests {
 
     #[test]
     fn they_are_looked_at_when_something_is_new_and_now_and_then() {
-        let (mut waiting, mut known) = (Waiting::default(), Arc::new(HashSet::new()));
+        let mut waiting = Waiting::default();
+        let mut known = Arc::new(HashSet::new());
         assert!(waiting.due(0, &known).is_empty() && waiting.is_empty());
         assert!(waiting.put(&head(0), &[7], 5));
         assert_eq!(waiting.due(10, &known).len(), 1, "nothing was known before");

@@ -28,20 +28,20 @@ use crate::{
     source::{FileSource, Watch},
 };
 
-/// A file that was read once.
+/// A cluster file that was read once.
 pub(super) struct Followed {
     source: FileSource,
     watch: Watch,
-    /// What was read of it.
+    /// The view that was read.
     pub(super) view: Arc<ClusterView>,
     pub(super) own_node: NodeName,
 }
 
 impl Followed {
-    /// Reads it.
+    /// Reads the file for the first time.
     pub(super) fn first(path: PathBuf, settings: &Settings) -> anyhow::Result<Self> {
         let source = FileSource::new(path, settings.allow_empty);
-        // Watched before it is read: a change in between is seen.
+        // The file is watched before it is read: a change in between is seen.
         let watch = Watch::new(source.path());
         let view = Arc::new(source.load()?);
         let local = local_addresses().context("list this machine's addresses")?;
@@ -50,7 +50,7 @@ impl Followed {
         Ok(Self { source, watch, view, own_node })
     }
 
-    /// What `status` says of it at first.
+    /// The first row of `status` for the file.
     pub(super) fn row(&self) -> SourceRow {
         let file = Some(self.source.path().to_owned());
         SourceRow { file, unwatched: self.watch.degraded.clone(), ..SourceRow::default() }
@@ -67,7 +67,7 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             () = stop.cancelled() => return Ok(()),
             () = watch.changed() => {}
         }
-        // The file may be written while it is read.
+        // The time is taken before the reading: the file may be written while it is read.
         let since = now();
         let (answer, read) = oneshot::channel();
         let _fallen = reader.send((Arc::clone(&view), answer));
@@ -91,11 +91,11 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
     }
 }
 
-/// What was read, with how many backends all nodes have, and how long the thread had a processor for it.
+/// The view that was read, how many backends all its nodes have, and how much processor time the reading took.
 type Read = (Result<(Arc<ClusterView>, usize), String>, Duration);
 
-/// Starts the thread that reads whenever it is given what was read before. Always the same one: what stays of each reading lies in memory of the thread that read,
-/// between what went, and only that thread fills the gaps by its next reading.
+/// Starts the thread that reads whenever it is given the view that was read before. One thread does all readings: what stays of each
+/// reading lies in memory of the thread that read, between gaps where the rest was, and only that thread fills these gaps.
 fn reader(
     source: FileSource,
     crew: &Crew,
@@ -110,7 +110,7 @@ fn reader(
     Ok(asks)
 }
 
-/// Shares with `before` what did not change. Also returns how many backends all nodes have.
+/// Reads the file into a view that shares with `before` what did not change. Also returns how many backends all nodes have.
 fn load(source: &FileSource, before: &ClusterView) -> Result<(Arc<ClusterView>, usize), String> {
     let local = local_addresses().map_err(|error| format!("list this machine's addresses: {error}"))?;
     let view = source.load().map_err(|error| error.to_string())?;

@@ -7,14 +7,14 @@ use tokio::sync::watch;
 use super::super::{builder::Builds, told::SourceRow};
 use crate::{enforce::Now, flags::monotonic_ns};
 
-/// Who takes views, and what `status` says of the source.
+/// Where views go, and what `status` says of the source.
 pub(in super::super) struct Ground {
     pub(in super::super) builds: Arc<Builds>,
     pub(in super::super) row: watch::Sender<SourceRow>,
 }
 
 impl Ground {
-    /// Notes that something was read, or taken, just now, for which the thread had a processor for so long.
+    /// Notes that something was read, or taken, just now, and how much processor time that took.
     pub(super) fn has_read(&self, took: Duration) {
         self.row.send_modify(|row| {
             row.reading.times += 1;
@@ -33,7 +33,7 @@ impl Ground {
     pub(super) fn has_taken(&self, taken: Result<(), String>) {
         let error = taken.err();
         self.row.send_modify(|row| {
-            // It is tried again now and then.
+            // A view is tried again now and then. Each new error is logged once.
             if let Some(error) = error.as_ref().filter(|error| row.error.as_ref() != Some(error)) {
                 tracing::error!(event = "view-refused", error, "the last good view stays");
             }

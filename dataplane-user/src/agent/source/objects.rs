@@ -1,4 +1,4 @@
-//! Follows a source of single objects: takes all that wait, and hands a view on where it is another one.
+//! Follows a source of single objects: takes all changes that wait, and hands the view on where it is another one.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,8 @@ use crate::{
 
 /// How often a start says again what it waits for.
 const REMIND: Duration = Duration::from_secs(30);
-/// This machine's addresses are listed anew with a change, so often at most: where kube-proxy forwards by IPVS they are as many as Services.
+/// How often at most this machine's addresses are listed anew with a change. Where kube-proxy forwards by IPVS there are as many as
+/// Services.
 const LOCAL: Duration = Duration::from_secs(1);
 /// How many conflicts `status` and a line of the log name at most.
 const EXAMPLES: usize = 10;
@@ -39,7 +40,7 @@ const EXAMPLES: usize = 10;
 pub(super) struct Followed {
     pub(super) view: Arc<ClusterView>,
     pub(super) own_node: NodeName,
-    /// Where its thread hears that it is to go on, and whom to tell.
+    /// Tells the thread to go on, and where its views go.
     goes_on: oneshot::Sender<Ground>,
 }
 
@@ -60,20 +61,20 @@ impl Followed {
             taking.follow(&own_node, &ground, &stop)
         })?;
         let Ok((own_node, view)) = told.await else {
-            // It says itself why it ended.
+            // The thread says itself why it ended.
             return Err(crew.falls().await.into());
         };
         Ok(Self { view, own_node, goes_on })
     }
 
-    /// It is followed until the agent ends.
+    /// Has the thread follow the source until the agent ends.
     pub(super) fn follow(self, ground: Ground) {
         // Where the thread has fallen, the agent ends.
         let _fallen = self.goes_on.send(ground);
     }
 }
 
-/// Who takes the objects.
+/// The state of the thread that takes the objects.
 struct Taking {
     objects: Gathered,
     allow_empty: bool,
@@ -86,8 +87,8 @@ impl Taking {
         Self { objects: Gathered::new(objects), allow_empty, listed: None }
     }
 
-    /// Waits for all lists, and finds out which node this is. Objects that were not told yet must not pass for missing: nodes would lose
-    /// their places in the maps, and the verdicts of those that are cut would be deleted.
+    /// Waits for all lists, and finds out which node this is. Objects that have not come yet must not pass for missing: nodes would lose
+    /// their places in the maps, and verdicts of cut nodes would be deleted.
     fn first(&mut self, named: Option<&str>) -> anyhow::Result<(NodeName, Arc<ClusterView>)> {
         let mut said = None;
         let view = loop {
@@ -108,7 +109,7 @@ impl Taking {
                     self.objects.name()
                 );
             }
-            // After a while it is said again.
+            // After a while the log says again what the start waits for.
             said = match self.objects.wait(Some(REMIND))? {
                 false => None,
                 true => {
@@ -140,7 +141,7 @@ impl Taking {
         Ok(())
     }
 
-    /// Follows them until the agent ends.
+    /// Follows the objects until the agent ends.
     fn follow(&mut self, own: &NodeName, ground: &Ground, stop: &CancellationToken) -> anyhow::Result<()> {
         self.tell_conflicts(ground);
         let mut is_there = true;
@@ -149,19 +150,19 @@ impl Taking {
         loop {
             match self.objects.wait(None) {
                 Ok(_) => {}
-                // Whoever says it may end with the agent.
+                // The source may end with the agent.
                 Err(_) if stop.is_cancelled() => return Ok(()),
                 Err(ended) => return Err(ended.into()),
             }
-            // No view would be taken sooner. What comes meanwhile is taken with it.
+            // No view would be taken sooner. Changes that come meanwhile are taken together.
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
-            // As of now: what comes meanwhile may wait for the next time.
+            // The view counts as read now: changes that come meanwhile may wait for the next time.
             let read = now();
             let (view, took) = timed(|| self.take(own));
             ground.has_read(took);
             self.tell_conflicts(ground);
             let Some(view) = view else {
-                // It speaks, and nothing that it says alters the view.
+                // The source lives, and nothing that it says alters the view.
                 if is_taken {
                     ground.has_confirmed(read);
                 }
@@ -187,7 +188,7 @@ impl Taking {
         }
     }
 
-    /// Takes what waits. Gives the view where it is another one.
+    /// Takes the changes that wait. Returns the view where it is another one.
     fn take(&mut self, own: &NodeName) -> Option<Arc<ClusterView>> {
         let mut brought = self.objects.take();
         if self.listed.is_none_or(|listed| listed.elapsed() >= LOCAL)
@@ -205,7 +206,7 @@ impl Taking {
         self.objects.set_machine(own, local)
     }
 
-    /// Each is told once, when it comes.
+    /// Logs conflicts, each once, when it comes.
     fn log<'a>(&self, brought: impl Iterator<Item = &'a Conflict>) {
         let mut brought = brought.peekable();
         for conflict in brought.by_ref().take(EXAMPLES) {

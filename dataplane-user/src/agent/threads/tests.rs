@@ -2,10 +2,10 @@ use std::{fs, future::pending, sync::mpsc::channel};
 
 use super::*;
 
-/// More than any of it takes.
+/// Longer than any wait of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Who falls. The agent does not end by it alone: whoever runs it sees this, and ends it.
+/// Waits for the first that falls. That alone does not end the agent: whoever runs the agent sees this, and ends it.
 async fn who(crew: &Crew) -> Fallen {
     let fallen = timeout(LONG, crew.falls()).await.expect("nobody fell");
     assert!(!crew.stop().is_cancelled());
@@ -61,7 +61,7 @@ async fn whoever_is_to_stay_does_not_end_by_itself() {
     let crew = Crew::default();
     crew.task("fails", async { anyhow::bail!("no more") });
     assert_eq!(who(&crew).await, Fallen::Failed("fails", "no more".to_owned()));
-    // Of those who fall by it only the first counts.
+    // Of those that fall only the first counts.
     crew.task("other", async { Ok(()) });
     crew.wind_up(LONG).await;
     assert_eq!(crew.fallen(), Some(Fallen::Failed("fails", "no more".to_owned())));
@@ -73,7 +73,8 @@ async fn an_end_that_was_asked_for_is_none_to_tell() {
     crew.hand("hand", Priority::Usual, || ()).unwrap().join().unwrap();
     crew.errand("errand", async {});
     assert_eq!(crew.blocking("blocking", || 7).await, Ok(7));
-    let (thread, task) = (crew.stop(), crew.stop());
+    let thread = crew.stop();
+    let task = crew.stop();
     let (ended, sees) = channel();
     let stays = crew.thread("thread", Priority::Usual, move || {
         sees.recv()?;
@@ -89,7 +90,7 @@ async fn an_end_that_was_asked_for_is_none_to_tell() {
     stays.unwrap().join().unwrap();
     crew.wind_up(LONG).await;
     assert_eq!(crew.fallen(), None);
-    // One that does not end is not waited for.
+    // A task that does not end is not waited for.
     let crew = Crew::default();
     crew.task("hangs", pending());
     crew.end();

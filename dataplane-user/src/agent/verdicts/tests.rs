@@ -1,4 +1,4 @@
-//! The thread with maps of its own. What it is to do is the Enforcer's, and tested there.
+//! The thread `verdicts` with maps of the tests' own. The Enforcer decides what the thread is to do, and is tested by itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ const NODES: &str = "nodes:
 const POLICY: Policy<'static> =
     Policy { own_node: "a", mode: Mode::Enforce, answer: crate::plan::Answer::Refuse };
 
-/// What was written, and what is refused.
+/// The entries that were written, and the places where writes are refused.
 #[derive(Default)]
 struct Map {
     entries: BTreeMap<u32, NodeEntry>,
@@ -128,19 +128,19 @@ fn findings() -> Findings {
     }
 }
 
-/// The thread, and what is told of it.
+/// The thread, and what surrounds it.
 struct Rig {
     verdicts: Verdicts,
     map: Shared,
     world: Arc<Published>,
     store: Arc<Slot<StoreWork>>,
     tables: Arc<Slot<TablesWork>>,
-    /// Nobody reads them unless a test does.
+    /// Nobody reads these lines unless a test does.
     _lines: Receiver<Line>,
 }
 
 impl Rig {
-    /// With these nodes and their tables written.
+    /// A rig with the nodes of [`NODES`], whose tables are written.
     fn new() -> Self {
         let map = Shared::default();
         let store = Arc::new(Slot::default());
@@ -220,7 +220,7 @@ fn a_flag_is_answered_once_it_is_in_the_map_and_on_the_disk() {
     assert!(answer.try_recv().is_err(), "it does not lie on the disk");
     let entry = rig.entry("b");
     assert_eq!(entry.verdict, 1);
-    // Who follows what is in the maps may rely on it.
+    // Actors that follow the maps may rely on it.
     assert!(rig.world.now().enforces("b"));
     assert!(rig.verdicts.beat.done() >= rig.world.now().held.number);
     rig.save();
@@ -234,7 +234,7 @@ fn a_flag_is_answered_once_it_is_in_the_map_and_on_the_disk() {
     assert!(!rig.world.now().enforces("b"));
 }
 
-/// What waited for the disk while an older save was under way is saved before the end.
+/// Claims that waited for the disk while an older save was under way are saved before the end.
 #[test]
 fn the_end_saves_what_waits() {
     let rig = Rig::new();
@@ -251,7 +251,7 @@ fn the_end_saves_what_waits() {
     assert!(last > first && flagged == ["b", "c"], "{flagged:?}");
 }
 
-/// Another agent has it from the hand-over on: this one saves nothing any more.
+/// Another agent has the flags file from the hand-over on: this one saves nothing any more.
 #[test]
 fn the_end_after_a_hand_over_saves_nothing() {
     let rig = Rig::new();
@@ -301,7 +301,7 @@ fn nothing_holds_it_up() {
     assert!(rig.verdicts.beat.renewed() > renewed);
 }
 
-/// One node that cannot be renewed leaves the others held, and says so beside.
+/// Where one node cannot be renewed the others are, and that failure is shown.
 #[test]
 fn what_fails_is_not_said_to_be_renewed() {
     let rig = Rig::new();
@@ -313,7 +313,9 @@ fn what_fails_is_not_said_to_be_renewed() {
     let index = rig.world.now().slot("b").unwrap().index;
     rig.map.0.lock().unwrap().refused = vec![index];
     wait_until(|| !rig.world.now().held.failed.is_empty());
-    let (until, renewed, lease) = (rig.entry("c").until, rig.verdicts.beat.renewed(), rig.lease());
+    let until = rig.entry("c").until;
+    let renewed = rig.verdicts.beat.renewed();
+    let lease = rig.lease();
     wait_until(|| rig.entry("c").until != until);
     rig.settle();
     assert_eq!(rig.verdicts.beat.renewed(), renewed);
@@ -335,7 +337,7 @@ fn at_its_end_verdicts_get_their_whole_lifetime() {
     assert!(until >= ending + VERDICT_LIFETIME_NS, "{until} {ending}");
 }
 
-/// The start that fails a moment later has renewed what an earlier agent left.
+/// A start that fails a moment later has renewed what an earlier agent left.
 #[test]
 fn what_was_left_is_renewed_before_anything_else() {
     let map = Shared::default();
@@ -364,7 +366,7 @@ fn what_was_left_is_renewed_before_anything_else() {
         "one is not claimed, and one has lapsed"
     );
     assert!(map.entries[&0].until >= begun.mono + VERDICT_LIFETIME_NS);
-    // What it drained from IPVS is held as long.
+    // Destinations that the earlier agent drained from IPVS stay drained as long.
     assert!(map.lease >= begun.mono + VERDICT_LIFETIME_NS);
 }
 
@@ -384,7 +386,7 @@ fn what_is_to_be_saved_anew_is_saved_after_what_is_under_way() {
     saved.blocking_recv().unwrap();
 }
 
-/// What has lapsed is being restored by the guard: it does not hold again because this process goes on.
+/// The guard is restoring what has lapsed: the lease does not hold again because this process goes on.
 #[test]
 fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_taken_out() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! The command line. What `--help` says of it is `docs/cli.md` too (`cli/reference.rs`).
+//! The command line. The texts of `--help` are also the page `docs/cli.md` (`cli/reference.rs`).
 
 mod agent;
 mod audit;
@@ -82,7 +82,7 @@ const EXAMPLES: &str = "Examples:
 )]
 pub struct Cli {
     /// The agent's socket [default: agent.sock in the run folder]
-    // An empty one means none, as in a unit file: the usual parser of paths would refuse it.
+    // An empty path, which is usual in unit files, means no path. The usual parser of paths would refuse it.
     #[arg(long, global = true, value_name = "PATH", help_heading = GLOBAL,
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub socket: Option<PathBuf>,
@@ -101,11 +101,11 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What the parser itself cannot tell.
+    /// Checks what the parser itself cannot check.
     pub(super) fn checked(self) -> Result<Self, clap::Error> {
         match (self.output, &self.verb) {
             (Format::Name, Verb::Nodes(_)) => Ok(self),
-            // Set for all verbs by the variable, it means `nodes`.
+            // The variable sets the format for all verbs. There `name` is meant for `nodes` alone.
             (Format::Name, _)
                 if std::env::var_os("NODEFENCE_OUTPUT").is_some_and(|format| format == "name") =>
             {

@@ -1,18 +1,18 @@
-//! What the options of several verbs share.
+//! Parts that the options of several verbs share.
 
-/// Where the pins are, where nothing else is said.
+/// The default folder of the pins.
 pub(in crate::cli) const PIN_DIR: &str = "/sys/fs/bpf/nodefence/v3";
 
-/// What stands behind a verb's options in its help.
+/// The part of a verb's help that stands behind its options.
 pub(super) struct Help {
-    /// What `--help` says first, and `-h` does not.
+    /// The text that only `--help` shows, first.
     pub(super) facts: &'static str,
-    /// What both say: the verb in a few words, and examples.
+    /// The text that `--help` and `-h` show: the verb in a few words, and examples.
     pub(super) short: &'static str,
 }
 
 impl Help {
-    /// What `--help` says.
+    /// The whole text, as `--help` shows it.
     pub(super) fn long(&self) -> String {
         [self.facts, self.short].join("\n\n")
     }

@@ -1,4 +1,4 @@
-//! What verbs say besides their reports: refusals, warnings and errors.
+//! The texts of verbs besides their reports: refusals, warnings and errors.
 
 use std::{io, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// As the end of a command says it.
+/// The error as a command prints it at its end.
 fn said(error: impl Into<anyhow::Error>) -> String {
     let error: anyhow::Error = error.into();
     fault::text(Format::Table, Exit::of(&error), &error) + "\n"

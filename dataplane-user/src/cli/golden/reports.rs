@@ -1,4 +1,4 @@
-//! Each report as it is printed.
+//! The reports as they are printed.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Samples as the agent sends them.
+/// Reads samples from the JSON that the agent sends.
 fn read<T: DeserializeOwned>(samples: &[(&'static str, Value)]) -> Vec<(&'static str, T)> {
     let read_one = |(what, sample): &(&'static str, Value)| -> (&'static str, T) {
         let value = serde_json::from_value(sample.clone());
@@ -27,7 +27,7 @@ fn read<T: DeserializeOwned>(samples: &[(&'static str, Value)]) -> Vec<(&'static
     samples.iter().map(read_one).collect()
 }
 
-/// Rows that are printed as a list.
+/// Reads samples of rows that are printed as a list.
 fn read_lists<T: DeserializeOwned>(samples: &[(&'static str, Value)]) -> Vec<(&'static str, List<T>)> {
     read::<Vec<T>>(samples).into_iter().map(|(what, rows)| (what, List::from(rows))).collect()
 }

@@ -1,4 +1,4 @@
-//! How the agent is, and what its warnings mean.
+//! The agent's status, and the explanations of its warnings.
 
 use std::{collections::BTreeSet, io};
 
@@ -40,7 +40,7 @@ fn how_an_agent_is() {
         .flat_map(|(_, report)| report.health.warnings.iter().map(|warning| warning.code))
         .collect();
     assert_eq!(told.into_iter().collect::<Vec<_>>(), Code::ALL, "a sample for each warning");
-    // What no device covers leaves by none that is known.
+    // An uncovered backend has no known device.
     has_all("status", &whole[0].1, &[".uncovered_examples.interface"]);
     let print = |report: &StatusReport, format: Format| status::status(report, format);
     let text = sections(&whole, &[Format::Table, Format::Wide, Format::Json], print)

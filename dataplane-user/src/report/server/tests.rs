@@ -18,7 +18,7 @@ fn begin(talk: BoxFuture<'static, ()>) {
     tokio::spawn(talk);
 }
 
-/// One that nobody serves yet.
+/// A server that does not serve yet.
 fn bound() -> (tempfile::TempDir, PathBuf, tokio::runtime::Runtime, Server) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
@@ -52,9 +52,9 @@ fn the_silent_hold_nobody_up() {
         (0..3 * MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let answer: String = Client::connect(&path).unwrap().ask(&Request::Nodes).unwrap();
     assert_eq!(answer, "Nodes");
-    // Half of the time that all of these were listened to.
+    // Half of the time that a connection may stay silent.
     assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
-    // They are sent away by and by.
+    // The silent connections are closed by and by.
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -70,7 +70,7 @@ fn a_file_that_is_gone_is_noticed_and_another_one_s_stays() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let server = runtime.block_on(async { Server::bind(path.clone()) }).unwrap();
     assert!(server.is_there());
-    // Kept under another name: its inode's number is not given to the next one.
+    // The file stays under another name, so that its inode's number is not given to the next one.
     std::fs::rename(path.parent().unwrap(), dir.path().join("away")).unwrap();
     std::fs::create_dir(path.parent().unwrap()).unwrap();
     assert!(!server.is_there());
@@ -124,7 +124,7 @@ fn a_hand_over_is_heard_by_who_is_still_there() {
     assert_eq!(Client::connect(&path).unwrap().ask::<i32>(&Request::HandOver).unwrap(), 1);
     assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok(true));
     let stream = ask_to_hand_over(&path);
-    // Taken by then, and not answered yet.
+    // The request is taken by then, and not answered yet.
     std::thread::sleep(Duration::from_millis(50));
     drop(stream);
     assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok(false));
@@ -196,7 +196,7 @@ fn who_asks_is_known_by_the_kernel_s_word() {
     assert_eq!(uid, nix::unistd::geteuid().as_raw());
 }
 
-/// What only a kernel or a broken disk can cause is made as it would be.
+/// Errors that only a kernel or a broken disk can cause are made as they would be.
 #[test]
 fn whatever_keeps_the_socket_from_being_served_is_said() {
     let dir = tempfile::tempdir().unwrap();

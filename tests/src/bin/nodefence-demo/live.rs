@@ -73,8 +73,9 @@ pub(crate) fn line(second: i64, cells: &[Counts], usual: u64, waiting: u64) {
         text
     };
     let sum = |count: fn(&Counts) -> u64| cells.iter().map(count).sum::<u64>();
-    let (answered, refused, failed) =
-        (|cell: &Counts| cell.answered, |cell: &Counts| cell.refused, |cell: &Counts| cell.failed);
+    let answered = |cell: &Counts| cell.answered;
+    let refused = |cell: &Counts| cell.refused;
+    let failed = |cell: &Counts| cell.failed;
     println!(
         "  {second:>+4} s   {} {:>5}   {} {:>5}   {} {:>5}    {waiting:>7}",
         strip(answered, usual),

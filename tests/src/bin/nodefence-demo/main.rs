@@ -115,7 +115,8 @@ fn watch_signals(stop: &Arc<AtomicBool>, scratch: &Path) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     drop(guard);
-    let (stop, scratch) = (Arc::clone(stop), scratch.to_owned());
+    let stop = Arc::clone(stop);
+    let scratch = scratch.to_owned();
     std::thread::spawn(move || {
         runtime.block_on(async {
             let mut first: Option<Instant> = None;

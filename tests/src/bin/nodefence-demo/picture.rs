@@ -159,7 +159,8 @@ fn stack(svg: &mut String, run: &Run, buckets: &[Bucket], top: f64, height: f64)
             let same =
                 |other: &&Bucket| below(other) == below(&buckets[at]) && own(other) == own(&buckets[at]);
             let run_length = buckets[at..].iter().take_while(same).count();
-            let (from, count) = (below(&buckets[at]) as f64, own(&buckets[at]) as f64);
+            let from = below(&buckets[at]) as f64;
+            let count = own(&buckets[at]) as f64;
             if count > 0.0 {
                 let y = top + height * (1.0 - (from + count) / most);
                 write!(
@@ -194,7 +195,8 @@ fn shares(buckets: &[Bucket]) -> Vec<Bucket> {
 fn idle(svg: &mut String, run: &Run, y: f64) -> Format {
     let Some(request) = run.requests.iter().find(|request| request.kind == Kind::Idle) else { return Ok(()) };
     let end = request.end.min(run.ended);
-    let (zero, at) = (x_of(run, 0.0), x_of(run, end));
+    let zero = x_of(run, 0.0);
+    let at = x_of(run, end);
     rect(svg, LEFT, y, zero - LEFT, BAR, SERVED)?;
     rect(svg, zero, y, at - zero, BAR, STALLED)?;
     text(svg, LEFT + 8.0, y + 13.0, "waits for news", r#"font-size="11""#)?;

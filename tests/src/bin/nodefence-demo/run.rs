@@ -107,7 +107,8 @@ pub(crate) fn run(plan: Plan, times: Times, stop: &Arc<AtomicBool>) -> Result<Ru
     let agent = match plan {
         Plan::Without => None,
         Plan::With => {
-            let (ns, file) = (&cluster.a.ns, cluster.services_file());
+            let ns = &cluster.a.ns;
+            let file = cluster.services_file();
             let extra = ["--proxy", "nftables"];
             Some(Agent::start_with(ns, cluster.a.name, &cluster.interfaces(), &file, &extra)?)
         }

@@ -54,7 +54,8 @@ pub(crate) fn figures(run: &Run) -> Figures {
 }
 
 pub(crate) fn render(without: &Run, with: &Run) -> String {
-    let (a, b) = (figures(without), figures(with));
+    let a = figures(without);
+    let b = figures(with);
     let idle = |figures: &Figures| match figures.idle_freed_ms {
         Some(ms) => format!("1 of 1, {ms:.0} ms after the flag"),
         None => "0 of 1".to_owned(),
@@ -98,7 +99,9 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
     let width = |column: fn(&(String, String, String)) -> &String| {
         rows.iter().map(|row| column(row).chars().count()).max().unwrap_or(0)
     };
-    let (first, second, third) = (width(|row| &row.0), width(|row| &row.1), width(|row| &row.2));
+    let first = width(|row| &row.0);
+    let second = width(|row| &row.1);
+    let third = width(|row| &row.2);
     let mut text = String::new();
     for (at, row) in rows.iter().enumerate() {
         text += &format!("  {:<first$}   {:<second$}   {}\n", row.0, row.1, row.2);

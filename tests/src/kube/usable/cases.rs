@@ -373,7 +373,9 @@ pub(crate) fn all(random: usize, half: bool) -> (Vec<Case>, u64) {
 
 fn any(rng: &mut StdRng) -> Plan {
     let mut said = |yes: f64| if rng.random_bool(0.15) { None } else { Some(rng.random_bool(yes)) };
-    let (ready, serving, terminating) = (said(0.5), said(0.6), said(0.5));
+    let ready = said(0.5);
+    let serving = said(0.6);
+    let terminating = said(0.5);
     let node = pick(rng, &[Some(A), Some(B), Some(C), None]);
     let zones: &[&[&str]] = &[ONE, TWO, THREE, &["zone-1", "zone-2"], &[]];
     let nodes: &[&[&str]] = &[&[A], &[B], &[C], &[A, B], &[]];

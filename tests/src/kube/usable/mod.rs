@@ -141,7 +141,8 @@ pub fn holds(mode: Mode) -> Result<()> {
     ns.ip("addr add fd00:2::1/128 dev lo")?;
     let control = ControlPlane::start(&ns)?;
     write(&control, &cases)?;
-    let (mut seen, mut different) = (Seen::new(), Vec::new());
+    let mut seen = Seen::new();
+    let mut different = Vec::new();
     for node in NODES {
         different.extend(on(node.name, mode, (&cases, &view), (&ns, &control), &mut seen)?);
     }
@@ -187,7 +188,8 @@ fn on(
     tell_zone(control, node)?;
     let proxy = Proxy::of(view, node, mode);
     let look = || -> Result<(Vec<String>, Seen)> {
-        let (mut different, mut counts) = (Vec::new(), Seen::new());
+        let mut different = Vec::new();
+        let mut counts = Seen::new();
         let rules = |family| Rules::read(ns, mode, family).map(|rules| (family, rules));
         let rules = Family::ALL.into_iter().map(rules).collect::<Result<BTreeMap<_, _>>>()?;
         for case in cases {

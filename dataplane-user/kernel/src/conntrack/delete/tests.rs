@@ -28,13 +28,14 @@ fn key(port: u16, protocol: u8) -> PortKey {
 #[test]
 fn an_entry_is_named_by_its_answers_zone_and_id() {
     const ID: &[u8] = &[8, 0, 12, 0, 0xde, 0xad, 0xbe, 0xef];
-    let (head, reply) = (&ENTRY[..4], &ENTRY[56..108]);
+    let head = &ENTRY[..4];
+    let reply = &ENTRY[56..108];
     let message = entry_request(&flow(), 7);
     let expected = [head, reply, &[6, 0, 18, 0, 0, 42, 0, 0], ID].concat();
     // IPCTNL_MSG_CT_DELETE; NLM_F_REQUEST | NLM_F_ACK.
     assert_eq!(parts(&message), (0x0102, 0x0005, &expected[..]));
 
-    // The zone of one direction stands in that direction's tuple; the original's has no part in the lookup.
+    // The zone of one direction is in that direction's tuple. A zone of the original direction has no part in the lookup.
     let mut one = flow();
     one.zone = Some(Zone::Reply(5));
     let expected = [head, &[60, 0], &reply[2..], &[6, 0, 3, 0, 0, 5, 0, 0], ID].concat();
@@ -127,7 +128,8 @@ fn many_backends_are_one_dump() {
     assert_eq!(Steps::new(&backends, Protocols::Tcp, true), Steps { filters: vec![], dump: backends });
 }
 
-/// What keeps the kernel from flushing: the first attribute is a tuple with an address of the message's family, and a filter compares it.
+/// Whether the kernel cannot take the message for a flush: the first attribute is a tuple with an address of the message's family,
+/// and a filter, where there is one, compares that address.
 fn cannot_flush(message: &[u8]) -> bool {
     let (kind, _, body) = parts(message);
     let mut parts = attributes(&body[4..]);
@@ -194,7 +196,7 @@ proptest! {
         }
     }
 
-    /// By dump and by filter the same entries are meant.
+    /// A deletion by dump and one by filter mean the same entries.
     #[test]
     fn a_filter_matches_what_the_backends_match(
         flow in any_flow(), whole: bool, same: bool, which in 0..3,

@@ -11,32 +11,32 @@ use crate::netlink::split_attribute;
 /// An attribute as the kernel wrote it.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
-    /// With the flags.
+    /// The type with its flags.
     kind: u16,
     value: &'a [u8],
 }
 
 impl Raw<'_> {
-    /// Without the flags.
+    /// The type without its flags.
     fn kind(&self) -> u16 {
         self.kind & NLA_TYPE_MASK
     }
 
-    /// As it is written back.
+    /// The type with its flags, and the value, as a request writes them back.
     fn kept(&self) -> (u16, Vec<u8>) {
         (self.kind, self.value.to_vec())
     }
 }
 
-/// The first attribute and what follows; `None` where it is malformed. The two flags of a type exclude each other
-/// (include/uapi/linux/netlink.h).
+/// The first attribute and the bytes after it; `None` where the attribute is malformed. The two flags of a type exclude each
+/// other (include/uapi/linux/netlink.h).
 fn split(bytes: &[u8]) -> Option<(Raw<'_>, &[u8])> {
     const BOTH: u16 = NLA_F_NESTED | NLA_F_NET_BYTEORDER;
     let (kind, value, rest) = split_attribute(bytes)?;
     (kind & BOTH != BOTH).then_some((Raw { kind, value }, rest))
 }
 
-/// All attributes; `None` for the first malformed one, which ends them.
+/// All attributes. The first malformed one is `None` and ends the list.
 fn strict(mut rest: &[u8]) -> impl Iterator<Item = Option<Raw<'_>>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -70,7 +70,7 @@ fn ne32(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// IPv4 stands in the first four bytes.
+/// The address in an attribute. An IPv4 address is in the first four bytes.
 fn address(family: Family, bytes: [u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = bytes;
     match family {
@@ -90,12 +90,12 @@ fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     None
 }
 
-/// Number of the family, from the answer to [`family_request`].
+/// The number of the IPVS family, from the answer to [`family_request`].
 pub(in crate::ipvs) fn parse_family_number(payload: &[u8]) -> Option<u16> {
     ne16(find(body(payload)?, CONTROLLER_ID)?)
 }
 
-/// What tells a service from others.
+/// The attributes that identify a service.
 #[derive(Default)]
 struct KeyParts {
     family: Option<Family>,
@@ -106,7 +106,7 @@ struct KeyParts {
 }
 
 impl KeyParts {
-    /// Whether the attribute was one of these; `None` where it is malformed.
+    /// Takes the attribute if it is part of the key, and returns whether it is. `None` where the attribute is malformed.
     fn take(&mut self, attribute: Raw<'_>) -> Option<bool> {
         let value = attribute.value;
         match attribute.kind() {
@@ -120,7 +120,7 @@ impl KeyParts {
         Some(true)
     }
 
-    /// `None` where something is missing.
+    /// The key; `None` where a part is missing.
     fn key(&self) -> Option<ServiceKey> {
         let family = self.family?;
         if let Some(mark) = self.mark {
@@ -131,7 +131,7 @@ impl KeyParts {
     }
 }
 
-/// The key alone of a service from an answer's payload, as [`parse_service`] has it. What is behind it is not looked at.
+/// The key of a service from an answer's payload: the one that [`parse_service`] gives. Attributes after the key are not read.
 pub(in crate::ipvs) fn parse_service_key(payload: &[u8]) -> Option<ServiceKey> {
     let mut parts = KeyParts::default();
     for attribute in strict(find(body(payload)?, SERVICE)?) {
@@ -148,8 +148,12 @@ pub(in crate::ipvs) fn parse_service_key(payload: &[u8]) -> Option<ServiceKey> {
 /// A service from an answer's payload.
 pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
     let mut parts = KeyParts::default();
-    let (mut scheduler, mut bits, mut timeout, mut raw_netmask) = (None, None, None, None);
-    let (mut persistence_engine, mut unknown) = (None, Vec::new());
+    let mut scheduler = None;
+    let mut bits = None;
+    let mut timeout = None;
+    let mut raw_netmask = None;
+    let mut persistence_engine = None;
+    let mut unknown = Vec::new();
     for attribute in strict(find(body(payload)?, SERVICE)?) {
         let attribute = attribute?;
         if parts.take(attribute)? {
@@ -185,12 +189,14 @@ pub(in crate::ipvs) fn parse_service(payload: &[u8]) -> Option<Service> {
     })
 }
 
-/// A destination from an answer's payload. `family` is that of its service, and holds where the answer names none.
+/// A destination from an answer's payload. `family` is the service's family; it applies where the answer names no family.
 ///
-/// There may be a hundred thousand: attributes are put into their places first, without a branch for each kind.
+/// There may be a hundred thousand destinations. So attributes are first put into an array by their type, without a branch
+/// for each type.
 pub(in crate::ipvs) fn parse_destination(payload: &[u8], family: Family) -> Option<Destination> {
     const PLACES: usize = DESTINATION_TUNNEL_FLAGS as usize + 1;
-    let (mut found, mut unknown) = ([None; PLACES], Vec::new());
+    let mut found = [None; PLACES];
+    let mut unknown = Vec::new();
     let mut rest = find(body(payload)?, DESTINATION)?;
     while !rest.is_empty() {
         let (attribute, after) = split(rest)?;
@@ -222,10 +228,14 @@ pub(in crate::ipvs) fn parse_destination(payload: &[u8], family: Family) -> Opti
     })
 }
 
-/// Address and port alone of a destination, as [`parse_destination`] has them. What is behind these is not looked at: only a tunnel's end may be of another
-/// family than its service (`ip_vs_genl_set_cmd`, ip_vs_ctl.c, Linux 3.18), and the family comes late.
+/// Address and port of a destination: those that [`parse_destination`] gives. Attributes after them are read only where the
+/// destination is a tunnel's end: only a tunnel's end may be of another family than its service (`ip_vs_genl_set_cmd`,
+/// ip_vs_ctl.c, Linux 3.18), and the attribute with the family comes late.
 pub(in crate::ipvs) fn parse_destination_address(payload: &[u8], family: Family) -> Option<SocketAddr> {
-    let (mut own_family, mut raw_address, mut port, mut forward) = (None, None, None, None);
+    let mut own_family = None;
+    let mut raw_address = None;
+    let mut port = None;
+    let mut forward = None;
     let mut rest = find(body(payload)?, DESTINATION)?;
     while !rest.is_empty() {
         let (attribute, after) = split(rest)?;

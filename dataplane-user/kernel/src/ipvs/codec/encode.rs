@@ -8,22 +8,22 @@ use super::{
 };
 use crate::netlink::{message, nest, put, put_text};
 
-/// The commands of the family that are used.
+/// The commands of the IPVS family that nodefence uses.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::ipvs) enum Request<'a> {
     NewService(&'a Service),
     SetService(&'a Service),
     DeleteService(&'a ServiceKey),
-    /// One.
+    /// Lists one service.
     GetService(&'a ServiceKey),
-    /// All.
+    /// Lists all services.
     Services,
     NewDestination(&'a ServiceKey, &'a Destination),
     SetDestination(&'a ServiceKey, &'a Destination),
     DeleteDestination(&'a ServiceKey, SocketAddr),
-    /// All of one service.
+    /// Lists all destinations of one service.
     Destinations(&'a ServiceKey),
-    /// Answered by an IPVS that is there.
+    /// Every loaded IPVS answers this request.
     GetInfo,
 }
 
@@ -38,7 +38,7 @@ impl Request<'_> {
         })
     }
 
-    /// `IPVS_CMD_*`.
+    /// The command's number (`IPVS_CMD_*`).
     fn command(&self) -> u8 {
         match self {
             Self::NewService(_) => 1,
@@ -74,7 +74,7 @@ impl Request<'_> {
     }
 }
 
-/// Asks the kernel for the number that it gave to the family; read by [`parse_family_number`].
+/// A request for the number that the kernel gave to the IPVS family. [`parse_family_number`] reads the answer.
 pub(in crate::ipvs) fn family_request(sequence: u32) -> Vec<u8> {
     message(CONTROLLER, NLM_F_REQUEST | NLM_F_ACK, sequence, |out| {
         out.extend_from_slice(&[GET_FAMILY, 1, 0, 0]);
@@ -82,7 +82,7 @@ pub(in crate::ipvs) fn family_request(sequence: u32) -> Vec<u8> {
     })
 }
 
-/// IPv4 in the first four bytes.
+/// An address as IPVS has it: IPv4 in the first four bytes.
 fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => {
@@ -106,7 +106,7 @@ fn service_key(out: &mut Vec<u8>, key: &ServiceKey) {
     }
 }
 
-/// `ip_vs_genl_parse_service` wants all but the engine, for a new one and for a change.
+/// `ip_vs_genl_parse_service` requires all of these attributes but the persistence engine, for a new service and for a change.
 fn whole_service(out: &mut Vec<u8>, service: &Service) {
     service_key(out, &service.key);
     put_text(out, SERVICE_SCHEDULER, service.scheduler.as_str());
@@ -124,7 +124,7 @@ fn whole_service(out: &mut Vec<u8>, service: &Service) {
     put_unknown(out, &service.unknown);
 }
 
-/// As they were read.
+/// Writes the attributes that nodefence does not know, as they were read.
 fn put_unknown(out: &mut Vec<u8>, unknown: &[(u16, Vec<u8>)]) {
     unknown.iter().for_each(|(kind, value)| put(out, *kind, value));
 }
@@ -135,7 +135,8 @@ fn destination_key(out: &mut Vec<u8>, address: SocketAddr) {
     put(out, DESTINATION_PORT, &address.port().to_be_bytes());
 }
 
-/// `ip_vs_genl_parse_dest` wants method, weight and thresholds, and takes what else is missing for 0.
+/// `ip_vs_genl_parse_dest` requires the forwarding method, the weight and the thresholds. It takes any other missing attribute
+/// as 0.
 fn whole_destination(out: &mut Vec<u8>, destination: &Destination) {
     let Tunnel { kind, port, flags } = destination.tunnel;
     destination_key(out, destination.address);

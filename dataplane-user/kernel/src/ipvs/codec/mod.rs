@@ -1,6 +1,7 @@
 //! Messages of the IPVS family (include/uapi/linux/ip_vs.h): requests as bytes, answers as values. Pure.
 //!
-//! An answer that cannot be read whole is none: what is read may be written back, and must not lose anything on the way.
+//! An answer that cannot be read whole counts as none: a service or destination may be written back as it was read, and must
+//! not lose an attribute on the way.
 
 mod decode;
 mod encode;
@@ -39,7 +40,7 @@ const SERVICE_STATS: u16 = 10;
 const SERVICE_PERSISTENCE_ENGINE: u16 = 11;
 const SERVICE_STATS64: u16 = 12;
 
-// IPVS_DEST_ATTR_*; the tunnel's since Linux 5.3. Left out are STATS (10) and STATS64 (12): see `Destination`.
+// IPVS_DEST_ATTR_*. Linux has the tunnel's attributes since 5.3. STATS (10) and STATS64 (12) are left out: see `Destination`.
 const DESTINATION_ADDRESS: u16 = 1;
 const DESTINATION_PORT: u16 = 2;
 const DESTINATION_FORWARD: u16 = 3;

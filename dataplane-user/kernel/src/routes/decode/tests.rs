@@ -1,6 +1,6 @@
 use super::*;
 
-/// The bodies in `policies.hex`, each with what `ip` was told.
+/// The bodies in `policies.hex`, each with the arguments of its `ip` command.
 fn listed() -> Vec<(&'static str, Vec<u8>)> {
     let lines: Vec<&str> = include_str!("policies.hex").lines().skip(1).collect();
     let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -19,7 +19,8 @@ fn ipsec_policies_are_read_as_the_kernel_lists_them() {
     };
     let expected = [
         Some(Policy { priority: 7, only_some: true, ..wraps(("10.244.2.0", 24)) }),
-        // Neither what only some packets pass by, nor what comes in, nor what an XFRM device sends, decides anything.
+        // No policy decides anything that wraps nothing and is for some packets only, or that is for incoming packets or for those
+        // of an XFRM device.
         None,
         None,
         None,
@@ -36,7 +37,8 @@ fn ipsec_policies_are_read_as_the_kernel_lists_them() {
     for ((told, body), expected) in listed.iter().zip(expected) {
         assert_eq!(policy(body), expected, "{told}");
     }
-    // A socket's own one is for its packets alone, and each other one that is for some of them says so in one byte.
+    // A socket's own policy (byte 160) is for that socket's packets only. Each of the other bytes alone limits a policy to some
+    // packets.
     let (told, body) = listed.last().unwrap();
     for (at, value) in [(160, 4), (34, 255), (38, 255), (43, 1), (44, 17), (48, 2), (52, 1)] {
         let mut body = body.clone();
@@ -44,7 +46,7 @@ fn ipsec_policies_are_read_as_the_kernel_lists_them() {
         let only_some = policy(&body).map(|policy| policy.only_some);
         assert_eq!(only_some, Some(true), "byte {at} of {told}");
     }
-    // What is cut off before its template ends is none, or wraps nothing.
+    // A body that is cut off before its template ends is no policy, or one that wraps nothing.
     for len in 0..body.len() {
         assert!(policy(&body[..len]).is_none_or(|policy| !policy.wraps || len >= 236), "{len}");
     }
