@@ -91,7 +91,7 @@ fn misses(runs: &[Run]) -> String {
     let mut text = format!("**{} of {promised} goals are missed.**\n\n", missed.len());
     for figure in &missed {
         let goal = figure.goal.as_deref().unwrap_or_default();
-        let reason = figure.note.as_deref().unwrap_or("no reason was found yet");
+        let reason = figure.note.as_deref().unwrap_or("The run itself gives no reason");
         let _ = writeln!(
             text,
             "- {}: {} {}; the goal is {goal}. {}",
@@ -102,7 +102,7 @@ fn misses(runs: &[Run]) -> String {
         );
     }
     if !missed.is_empty() {
-        text.push('\n');
+        text += "\n[Missed goals](design/missed-goals.md) has profiles of where the time goes.\n\n";
     }
     text
 }
@@ -195,7 +195,8 @@ mod tests {
         let page = page(&[found()], "abc1234");
         let expected = "**2 of 3 goals are missed.**\n\n\
             - missed: 97.0 %; the goal is at least 99 %. the cache.\n\
-            - unexplained: never s; the goal is within 1 s. no reason was found yet.\n\n\
+            - unexplained: never s; the goal is within 1 s. The run itself gives no reason.\n\n\
+            [Missed goals](design/missed-goals.md) has profiles of where the time goes.\n\n\
             ## A title\n\n\
             Large IPVS tables: in a guest with 7.3.4.\n\n\
             | figure | unit | nodefence | peers | ratio | goal | met |\n|---|---|---|---|---|---|---|\n\

@@ -96,7 +96,7 @@ fn who_was_only_dropped() -> Result<()> {
 
 /// The next agent does not challenge the client of a flow that was reset.
 #[test]
-fn a_restart_asks_about_nothing_that_was_reset() -> Result<()> {
+fn a_restart_challenges_nothing_that_was_reset() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let mut agent = cluster.agent()?;
     let mut idle = Idle::new(&cluster)?;

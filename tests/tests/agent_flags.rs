@@ -343,7 +343,7 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
 }
 
 #[test]
-fn a_flag_answers_before_idle_clients_were_asked() -> Result<()> {
+fn a_flag_answers_before_idle_clients_are_challenged() -> Result<()> {
     let (_ns, agent) = start(&[])?;
     let report = agent.json(&["flag", "node-b"])?;
     ensure!(report["challenging"] == true && report["challenged"].is_null(), "{report}");

@@ -174,7 +174,7 @@ fn by_one_ack_to_liberal_flows() -> Result<()> {
 /// Kernels before 6.0 limit challenge ACKs per host, and a firewall may drop a SYN|ACK out of order: then the second round frees
 /// the client, by bare ACK.
 #[test]
-fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
+fn a_client_that_does_not_answer_is_challenged_again() -> Result<()> {
     let found = Findings::gather().manner().far_is_invalid;
     for far_is_invalid in [found, true] {
         let cluster = Cluster::new(Options::default())?;
@@ -202,7 +202,7 @@ fn a_client_that_does_not_answer_is_asked_again() -> Result<()> {
 
 /// A host-network backend is a port: clients of other ports at the node's own address are not challenged.
 #[test]
-fn the_node_s_own_services_are_not_asked() -> Result<()> {
+fn the_node_s_own_services_are_not_challenged() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let b = (cluster.b.address(Family::V4), NODE_PORT_OF_ITS_OWN).into();
     let mut own = Conn::connect(&cluster.client, b, LIMIT)?;

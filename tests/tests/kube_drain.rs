@@ -145,7 +145,7 @@ fn on<'a>(saved: &'a [String], node: &Node, service: Service) -> impl Iterator<I
 }
 
 /// Waits until all of node B is out and nothing is waited for.
-fn wait_out(beside: &Beside) -> Result<()> {
+fn wait_drained(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, Addresses::of(&beside.cluster.b));
     let out = || -> Result<bool> {
         let row = beside.status()?["ipvs"]["nodes"]["node-b"].clone();
@@ -183,7 +183,7 @@ fn beside() -> Result<Beside> {
 /// Flags the node, which hangs from the first time on, and waits until it is out.
 fn flag(beside: &Beside) -> Result<()> {
     beside.agent.flag("node-b")?;
-    wait_out(beside)
+    wait_drained(beside)
 }
 
 /// kube-proxy's actions do not bring a drained node back: one after the other in one cluster. After each the flag is taken back and all is
@@ -231,7 +231,7 @@ fn it_is_taken_again_after_a_restart(beside: Beside) -> Result<Beside> {
     let watch = watch_weight(&beside.cluster.a.ns, &beside.cluster.b);
     let beside = beside.restart_proxy()?;
     wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
-    wait_out(&beside)?;
+    wait_drained(&beside)?;
     seen(watch)?.was_undone(UNDONE, 1, &beside)?;
     Ok(beside)
 }
@@ -259,7 +259,7 @@ fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result
     }
     println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
     wait_until("kube-proxy adds them at the end", LIMIT, have(pairs))?;
-    wait_out(beside)?;
+    wait_drained(beside)?;
     let lost = seen(others)?;
     ensure!(lost.is_none(), "of node C only {lost:?} was left of {of_c}");
     let made = changes(beside)? - done;
@@ -276,7 +276,7 @@ fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result
         beside.recreate(service, || wait_until("kube-proxy deletes it", LIMIT, || !there()).map(drop))?;
         wait_until("kube-proxy makes it anew", LIMIT, there)?;
     }
-    wait_out(beside)?;
+    wait_drained(beside)?;
     // A destination comes after the other: where node B's was there alone, it is taken once the service has had another one for a second.
     seen(watch)?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), beside)
 }
@@ -308,7 +308,7 @@ fn ends(first: bool) -> Result<()> {
     }
     b.freeze()?;
     beside.agent.flag("node-b")?;
-    wait_out(&beside)?;
+    wait_drained(&beside)?;
     reset_by_now(&mut open).context("its client was not told")?;
     if !first {
         ending()?;

@@ -254,7 +254,7 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
 
 /// An agent that starts while a flag holds finds the exemptions in the maps, and they hold without a gap.
 #[test]
-fn a_restart_does_not_cut_what_is_kept() -> Result<()> {
+fn a_restart_does_not_cut_what_is_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let mut agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &file(&cluster, &["node-b"]))?;
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };

@@ -94,13 +94,14 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The share of the bare path's throughput that must be reached.
-const GOAL: f64 = 0.97;
+/// At least this share of the throughput with programs that do nothing on the same hooks.
+const GOAL: f64 = 0.99;
 
 fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]) -> Option<Figure> {
     let of = |name| summaries.iter().find(|(n, _)| *n == name).map(|(_, s)| s);
     let ours = of(variant::OURS)?;
     let bare = of(variant::BARE)?;
+    let empty = of(variant::EMPTY)?;
     let peers = summaries.iter().filter(|(n, _)| *n != variant::OURS && *n != variant::BARE);
     let best = peers
         .clone()
@@ -110,30 +111,52 @@ fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]
     for (name, peer) in peers {
         figure = figure.peer_of(name, peer);
     }
-    let ratio = ours.median / bare.median;
+    let ratio = ours.median / empty.median;
     let ahead = ours.median > best.1.median;
     let met = ratio >= GOAL && ahead;
-    let figure = figure.ratio(ratio).goal("at least 97 % of the bare path, and ahead of the peers", met);
-    if met {
-        return Some(figure);
+    let goal = "at least 99 % of what programs that do nothing let through, and ahead of nftables and ipset";
+    let mut figure = figure.ratio(ratio).goal(goal, met);
+    if !met {
+        let mut why = Vec::new();
+        if ratio < GOAL {
+            why.push(format!("{:.1} % of it", ratio * 100.0));
+        }
+        if !ahead {
+            let behind = (1.0 - ours.median / best.1.median) * 100.0;
+            why.push(format!("{behind:.1} % behind {}", best.0));
+        }
+        why.push(format!("{:.1} % of the bare path", ours.median / bare.median * 100.0));
+        let spread = (bare.max - bare.min) / bare.median * 100.0;
+        why.push(format!("the bare path itself varies by {spread:.1} % between runs"));
+        figure = figure.note(why.join("; "));
     }
-    let mut why = Vec::new();
-    if ratio < GOAL {
-        why.push(format!(
-            "{:.1} % of the bare path, {:.1} points short",
-            ratio * 100.0,
-            (GOAL - ratio) * 100.0
-        ));
+    Some(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(ours: f64, nft: f64) -> Figure {
+        let of = |median| summary(&[median, median, median]).expect("three samples");
+        let summaries = [
+            (variant::BARE, of(100.0)),
+            (variant::EMPTY, of(98.0)),
+            (variant::OURS, of(ours)),
+            ("nftables", of(nft)),
+        ];
+        figure("UDP", "Mpackets/s", &summaries).expect("all variants")
     }
-    if !ahead {
-        let behind = (1.0 - ours.median / best.1.median) * 100.0;
-        why.push(format!("{behind:.1} % behind {}", best.0));
+
+    #[test]
+    fn a_throughput_is_held_against_programs_that_do_nothing() {
+        assert_eq!(judged(97.1, 96.0).met, Some(true));
+        let short = judged(97.0, 96.0);
+        assert_eq!(short.met, Some(false), "98.98 % of 98");
+        assert_eq!(
+            short.note.as_deref(),
+            Some("99.0 % of it; 97.0 % of the bare path; the bare path itself varies by 0.0 % between runs")
+        );
+        assert_eq!(judged(97.1, 97.1).met, Some(false), "not ahead");
     }
-    if let Some(empty) = of(variant::EMPTY) {
-        let share = empty.median / bare.median * 100.0;
-        why.push(format!("programs that do nothing, on the same hooks, reach {share:.1} %"));
-    }
-    let spread = (bare.max - bare.min) / bare.median * 100.0;
-    why.push(format!("the bare path itself varies by {spread:.1} % between runs"));
-    Some(figure.note(why.join("; ")))
 }

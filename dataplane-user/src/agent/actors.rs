@@ -82,7 +82,7 @@ pub(super) async fn routes(shared: &Shared, devices: Attach) -> anyhow::Result<w
 ///
 /// # Errors
 /// Where the kernel has no room for the thread.
-pub(super) fn taking_out(shared: &Shared) -> std::io::Result<Draining> {
+pub(super) fn begin_drain(shared: &Shared) -> std::io::Result<Draining> {
     shared.crew.task("conntrack", reader::follow(shared.reader.clone(), shared.crew.clone()));
     let given = drain::Given {
         sight: shared.sight.clone(),
@@ -97,7 +97,7 @@ pub(super) fn taking_out(shared: &Shared) -> std::io::Result<Draining> {
 /// Begins the threads that rescue.
 ///
 /// # Errors
-/// As of [`taking_out`].
+/// As of [`begin_drain`].
 pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Rescue> {
     let ground = rescue::Ground {
         sight: shared.sight.clone(),
@@ -128,7 +128,7 @@ pub(super) struct Others {
 /// Begins all other actors.
 ///
 /// # Errors
-/// As of [`taking_out`].
+/// As of [`begin_drain`].
 pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others> {
     let Shared { sight, crew, published, builds, bells, injector, follow_up, rescue, reader, .. } = shared;
     let Theirs { source, present, look, switches, events, cut_log } = theirs;

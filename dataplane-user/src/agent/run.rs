@@ -165,7 +165,7 @@ async fn start(
     stages.enter("routes");
     // The drain begins after the tables: what an earlier agent drained from IPVS is taken up only once it is known again which nodes
     // are cut.
-    let draining = actors::taking_out(&shared)?;
+    let draining = actors::begin_drain(&shared)?;
     let rescuing = actors::rescuing(&shared, rescues)?;
     let routes = tokio::select! {
         biased;

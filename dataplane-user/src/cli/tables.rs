@@ -73,8 +73,8 @@ pub(super) fn detach(detached: &Detached) -> String {
     let mut text = format!(
         "removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps"
     );
-    if detached.restore > 0 {
-        let _ = write!(text, ", put {} destinations back into IPVS", detached.restore);
+    if detached.restored > 0 {
+        let _ = write!(text, ", restored {} IPVS destinations", detached.restored);
     }
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());

@@ -128,14 +128,14 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             let flags_file = store.remove()?.then(|| store.path().to_owned());
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
-            let (restore, failed) = match restore {
-                Ok(restore) => (restore, None),
+            let (restored, failed) = match restore {
+                Ok(restored) => (restored, None),
                 Err(error) => (0, Some(error)),
             };
             let ledgers_left = ledger::put_aside(&cli.run_dir);
             let bpffs = dataplane::in_bpffs(pin_dir).unwrap_or(true);
             let warnings = tables::nothing_pinned(&removed, pin_dir, bpffs).into_iter().collect();
-            let detached = Detached { removed, restore, flags_file, ledgers_left, warnings };
+            let detached = Detached { removed, restored, flags_file, ledgers_left, warnings };
             warn(&detached.warnings);
             print(cli.output, &detached, tables::detach)?;
             if let Some(error) = failed {

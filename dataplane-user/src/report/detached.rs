@@ -14,7 +14,7 @@ pub struct Detached {
     #[serde(flatten)]
     pub removed: DetachReport,
     /// Destinations that were restored in IPVS.
-    pub restore: usize,
+    pub restored: usize,
     /// The file that kept the CLI's flags, where there was one.
     pub flags_file: Option<PathBuf>,
     /// Ledgers that could not be read and were put aside: they are left.

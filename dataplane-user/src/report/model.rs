@@ -134,7 +134,7 @@ pub struct CounterRow {
     pub help: String,
 }
 
-/// What came of asking a node's idle clients for their numbers: the answers meet the cut.
+/// What came of challenging a node's idle clients: each answers with a packet, and that packet is reset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChallengeRow {
     /// Flows to the node that conntrack listed.
@@ -149,7 +149,7 @@ pub struct ChallengeRow {
     pub skipped_not_tcp: usize,
     /// Not challenged: being opened or closed in order.
     pub skipped_opening_or_ended: usize,
-    /// Not challenged: no attached device leads to the backend, or the question could not be put in.
+    /// Not challenged: no attached device leads to the backend, or the segment could not be injected.
     pub unreachable: usize,
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
@@ -159,7 +159,7 @@ pub struct ChallengeRow {
     pub problem: Option<String>,
 }
 
-/// What was deleted of what kube-proxy's nftables or iptables pinned to a flagged node.
+/// What was deleted of the conntrack entries and the affinity that tied clients to a flagged node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StaleRow {
     /// Nodes that were cut together; the counts are of all of them. 1 where it was alone.
@@ -231,7 +231,7 @@ pub struct FlagReport {
     pub flip_micros: u64,
     /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
     pub received_ns: u64,
-    /// Whether idle clients are being challenged at this moment; what comes of it stands in `asked` of `nodefence status`.
+    /// Whether idle clients are being challenged at this moment; what comes of it stands in `challenged` of `nodefence status`.
     pub challenging: bool,
     /// The round of challenging idle clients, where it was waited for.
     pub challenged: Option<ChallengeRow>,
@@ -373,7 +373,7 @@ pub struct Status {
     pub challenged: std::collections::BTreeMap<NodeName, ChallengeRow>,
     /// How kube-proxy forwards, and by what that is known.
     pub proxy: Judgement,
-    /// What was last let go of what its tables pinned to flagged nodes, by node.
+    /// What was last deleted of the conntrack entries and the affinity that tied clients to flagged nodes, by node.
     pub stale: std::collections::BTreeMap<NodeName, StaleRow>,
     /// Next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,

@@ -18,7 +18,7 @@ use nodefence_tests::{
 };
 
 use super::{
-    common::{LIMIT, agent_with, cluster, guard, saved, untouched, wait_out, wait_same, weighted_on_b},
+    common::{LIMIT, agent_with, cluster, guard, saved, untouched, wait_drained, wait_same, weighted_on_b},
     life::drained,
 };
 
@@ -67,7 +67,7 @@ fn wait_seen(agent: &Agent, seen: bool) -> Result<()> {
 }
 
 /// Nothing is restored for longer than a guard takes.
-fn stays_out(cluster: &Cluster, log: impl Fn() -> String) -> Result<()> {
+fn stays_drained(cluster: &Cluster, log: impl Fn() -> String) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < RESTORED {
         let found = weighted_on_b(&cluster.a.ns)?;
@@ -84,7 +84,7 @@ fn ends_well(apart: &mut Apart, within: Duration) -> Result<()> {
 }
 
 #[test]
-fn it_puts_back_whenever_an_agent_is_killed() -> Result<()> {
+fn the_guard_restores_whenever_an_agent_is_killed() -> Result<()> {
     let cluster = cluster()?;
     let before = saved(&cluster.a.ns)?;
     let mut agent = agent_with(&cluster, &["--guard", "external"])?;
@@ -106,9 +106,9 @@ fn it_puts_back_whenever_an_agent_is_killed() -> Result<()> {
 
     agent.flag("node-b")?;
     for time in 0..2 {
-        wait_out(&cluster, &agent)?;
+        wait_drained(&cluster, &agent)?;
         ensure!(guard(&agent).is_err(), "the agent has one of its own\n{}", agent.log());
-        stays_out(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
+        stays_drained(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
         let began = Instant::now();
         agent.kill();
         let took = wait_same(&cluster, &before, began, &apart.log())?;
@@ -117,7 +117,7 @@ fn it_puts_back_whenever_an_agent_is_killed() -> Result<()> {
         // The agent's flag is in the flags file.
         agent.restart(&[])?;
     }
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;
@@ -139,9 +139,9 @@ fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
     let mut apart = Apart::start(&cluster, &agent)?;
     wait_seen(&agent, true)?;
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     apart.proc.signal(Signal::SIGTERM)?;
-    stays_out(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
+    stays_drained(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
     apart.lives()?;
     // A container that stands still is an agent that is gone for the while.
     let began = Instant::now();
@@ -157,7 +157,7 @@ fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
     // The agent gives back itself what it took.
     agent.restart(&[])?;
     let mut apart = Apart::start(&cluster, &agent)?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     wait_seen(&agent, true)?;
     apart.proc.signal(Signal::SIGTERM)?;
     std::thread::sleep(Duration::from_secs(1));
@@ -172,14 +172,14 @@ fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
 
 /// A container that is killed whole: nothing restores until a guard is started, however much later.
 #[test]
-fn one_that_comes_later_puts_back_what_a_killed_container_left() -> Result<()> {
+fn a_later_guard_restores_what_a_killed_container_left() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
     let child = guard(&agent)?;
     // Stopped, so that it does not start another one.
     agent.proc()?.freeze()?;
     kill(child, Signal::SIGKILL)?;
     agent.kill();
-    stays_out(&cluster, || agent.log())?;
+    stays_drained(&cluster, || agent.log())?;
     let began = Instant::now();
     let mut apart = Apart::start(&cluster, &agent)?;
     let took = wait_same(&cluster, &before, began, &apart.log())?;

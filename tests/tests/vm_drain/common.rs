@@ -169,7 +169,7 @@ pub(super) fn is_out(cluster: &Cluster, agent: &Agent) -> bool {
 }
 
 /// Waits until it is.
-pub(super) fn wait_out(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
+pub(super) fn wait_drained(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
     wait_until("node B is drained", LIMIT, || is_out(cluster, agent)).with_context(|| {
         format!("{:?}\n{:?}\n{}", status(agent), cluster.a.ns.exec("ipvsadm -Ln"), agent.log())
     })

@@ -13,7 +13,7 @@ use nodefence_tests::{
 };
 
 use super::{
-    common::{saved, wait_out, weighted_on_b},
+    common::{saved, wait_drained, weighted_on_b},
     life::drained,
 };
 
@@ -21,7 +21,7 @@ use super::{
 const LOOKS: u64 = 2 * RESTORED.as_secs();
 
 #[test]
-fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()> {
+fn an_agent_that_ends_restores_and_one_that_hands_over_does_not() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
     // The successor's programs take their time to load. The node stays drained all the while, and for longer than a guard waits.
     let watch = |stop: &AtomicBool| {
@@ -41,7 +41,7 @@ fn an_agent_that_ends_puts_back_and_one_that_hands_over_does_not() -> Result<()>
         let looks = looks.with_context(|| agent.log())?;
         ensure!(looks >= LOOKS, "{looks} looks");
     }
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let begun = Instant::now();
     agent.terminate()?;
     within("restored and ended", ENDED, begun)?;

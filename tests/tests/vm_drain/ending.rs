@@ -9,8 +9,8 @@ use nodefence_tests::{
 };
 
 use super::common::{
-    LIMIT, agent_of, cluster, connections, ledger, rewrite, saved, status, untouched, wait_out, wait_same,
-    weighted_on_b, with_services,
+    LIMIT, agent_of, cluster, connections, ledger, rewrite, saved, status, untouched, wait_drained,
+    wait_same, weighted_on_b, with_services,
 };
 
 const ENDING: &str = ", ready: false, serving: true, terminating: true";
@@ -44,7 +44,7 @@ fn one_that_ends_before_the_flag() -> Result<()> {
         connections(ns, &to_b).is_ok_and(|left| left.is_empty())
     })
     .with_context(|| agent.log())?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let outcome = idle.wait_end(LIMIT);
     ensure!(outcome == Outcome::Reset, "the idle client: {outcome:?}");
     let began = Instant::now();
@@ -106,7 +106,7 @@ fn one_that_ends_during_the_tombstone() -> Result<()> {
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let _open = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     rewrite(&agent, &with_services(&cluster, ENDING))?;
     ns.exec(&format!("ipvsadm -d {PAIR}"))?;
     // The rest is kube-proxy's to remove; where the file is older than its tables, all of it comes back.
@@ -140,7 +140,7 @@ fn the_last_of_all_are_let_through() -> Result<()> {
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let mut open = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
     agent.expect(&["flag", "node-b", "--force"])?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let mut late = Conn::connect_to(cluster.at(Place::Pod), web, "node-c", LIMIT)?;
     let began = Instant::now();
     agent.expect(&["flag", "node-c", "--force"])?;

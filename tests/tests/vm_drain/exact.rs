@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use super::common::{
     CONNECTIONS, LIMIT, addresses, agent, answered_by_c, cluster, connections, open, saved, untouched,
-    wait_out, wait_same,
+    wait_drained, wait_same,
 };
 
 /// The promise for flows whose clients are not challenged, and for TCP flows after the challenges.
@@ -311,7 +311,7 @@ fn in_time_and_nothing_else() -> Result<()> {
     }
     let templates: Vec<_> = connections(ns, &to_c)?.into_iter().filter(|line| is_template(line)).collect();
     ensure!(of(&templates, "TCP") == sticky.len(), "{templates:?}");
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED, traced::Still};
 
-use super::common::{LIMIT, agent, cluster, guard, saved, untouched, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, guard, saved, untouched, wait_drained, wait_same};
 
 /// A cluster whose node B is drained, the IPVS table from before, and the agent that drained it.
 pub(super) fn drained() -> Result<(Cluster, Vec<String>, Agent)> {
@@ -14,7 +14,7 @@ pub(super) fn drained() -> Result<(Cluster, Vec<String>, Agent)> {
     let before = saved(&cluster.a.ns)?;
     let agent = agent(&cluster)?;
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     Ok((cluster, before, agent))
 }
 
@@ -27,7 +27,7 @@ fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     println!("undone {took:?} after SIGKILL");
     // The flag is in the flags file: the next agent drains the node again, and another one goes on from there.
     agent.restart(&[])?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;
@@ -48,7 +48,7 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     ensure!(saved(&cluster.a.ns)? == before, "something was drained anew\n{}", agent.log());
     // The flag is in the flags file: its supervisor starts the next one.
     agent.restart(&[])?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     // Killed while it is stopped, after the guard was there.
     let began = Instant::now();
     agent.proc()?.freeze()?;
@@ -56,7 +56,7 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     agent.kill();
     ensure!(saved(&cluster.a.ns)? == before, "{}", agent.log());
     agent.restart(&[])?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     // Stopped while it is at work.
     let began = Instant::now();
     agent.unflag("node-b")?;
@@ -72,7 +72,7 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
 
 /// Reading tables of millions of entries may take long. The drain holds meanwhile, since another thread renews the lease.
 #[test]
-fn a_long_look_at_the_tables_puts_nothing_back() -> Result<()> {
+fn a_long_look_at_the_tables_restores_nothing() -> Result<()> {
     /// Twice as long as a drain holds without a renewal of the lease.
     const LOOK: Duration = Duration::from_secs(6);
     let (cluster, before, agent) = drained()?;
@@ -92,7 +92,7 @@ fn a_long_look_at_the_tables_puts_nothing_back() -> Result<()> {
 
 /// A container that is paused for longer than the lease holds, and then ended: its guard is in there as well.
 #[test]
-fn an_agent_that_was_paused_with_its_guard_puts_back_at_its_end() -> Result<()> {
+fn an_agent_that_was_paused_with_its_guard_restores_at_its_end() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
     let guard = guard(&agent)?;
     agent.proc()?.freeze()?;

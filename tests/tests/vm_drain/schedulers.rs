@@ -11,7 +11,7 @@ use nodefence_tests::{
 };
 
 use super::common::{
-    LIMIT, addresses, agent, answered_by_c, cluster, connections, saved, wait_out, wait_same,
+    LIMIT, addresses, agent, answered_by_c, cluster, connections, saved, wait_drained, wait_same,
 };
 
 #[test]
@@ -47,7 +47,7 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
         let datagrams = ["node-b", "node-c"].map(|name| UdpConn::connect_to(pod, dns, name, LIMIT).ok());
         moved += usize::from(datagrams[0].is_some());
         agent.flag("node-b")?;
-        wait_out(&cluster, &agent).with_context(|| scheduler.to_owned())?;
+        wait_drained(&cluster, &agent).with_context(|| scheduler.to_owned())?;
         let left = connections(ns, &to_b)?;
         ensure!(left.is_empty(), "{scheduler}: {left:?}");
         reset_by_now(&mut hung).with_context(|| format!("{scheduler}: it was not told"))?;

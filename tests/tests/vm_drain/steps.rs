@@ -19,7 +19,9 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-use super::common::{LIMIT, agent, cluster, is_out, saved, untouched, wait_out, wait_same, weighted_on_b};
+use super::common::{
+    LIMIT, agent, cluster, is_out, saved, untouched, wait_drained, wait_same, weighted_on_b,
+};
 
 /// An agent that goes on answers within this.
 const ANSWERED: Duration = Duration::from_secs(1);
@@ -157,7 +159,7 @@ fn at_every_step(blow: Blow) -> Result<()> {
                 begun_at = Instant::now();
             }
             if flags {
-                wait_out(&cluster, &agent).context(what)?;
+                wait_drained(&cluster, &agent).context(what)?;
             } else {
                 wait_same(&cluster, &before, begun_at, &agent.log()).context(what)?;
                 untouched(&agent)?;

@@ -20,7 +20,7 @@ use nodefence_tests::{
 
 use super::common::{
     LIMIT, ONLY_B, addresses, agent, agent_with, answered_by_c, cluster, connections, saved, status,
-    untouched, wait_out, wait_same,
+    untouched, wait_drained, wait_same,
 };
 
 #[test]
@@ -62,7 +62,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
         connections(ns, &to_b).is_ok_and(|left| left.is_empty())
     })
     .with_context(|| format!("{:?}\n{}", connections(ns, &to_b), agent.log()))?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     println!("connections gone after {gone:?}, drained after {:?}", flagged.elapsed());
     for conn in &mut idle {
         let outcome = conn.wait_end(LIMIT);
@@ -124,7 +124,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     }
     ensure!(wanted.len() > 15, "{wanted:?}");
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let client = |stop: &AtomicBool| {
         repeat(stop, || {
@@ -144,7 +144,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
         ensure!(asked > 10, "{asked} new flows");
     }
     undone.with_context(|| agent.log())?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
     // The restore sets the weights that others want.
@@ -234,7 +234,7 @@ fn the_last_backends_are_exempt() -> Result<()> {
         );
         // One of them comes back: the other is drained.
         agent.unflag("node-c")?;
-        wait_out(&cluster, &agent)?;
+        wait_drained(&cluster, &agent)?;
         let began = Instant::now();
         agent.unflag("node-b")?;
         wait_same(&cluster, &before, began, &agent.log())?;
@@ -264,12 +264,12 @@ fn a_change_of_the_mode_is_followed() -> Result<()> {
     let before = saved(&cluster.a.ns)?;
     let agent = agent(&cluster)?;
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.expect(&["mode", "observe"])?;
     wait_same(&cluster, &before, began, &agent.log())?;
     agent.expect(&["mode", "enforce"])?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Instant};
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Agent, Cluster, client::wait_until, promises::RESTORED};
 
-use super::common::{LIMIT, agent, cluster, saved, wait_out, wait_same};
+use super::common::{LIMIT, agent, cluster, saved, wait_drained, wait_same};
 
 struct Out {
     cluster: Cluster,
@@ -20,7 +20,7 @@ fn out() -> Result<Out> {
     let before = saved(&cluster.a.ns)?;
     let agent = agent(&cluster)?;
     agent.flag("node-b")?;
-    wait_out(&cluster, &agent)?;
+    wait_drained(&cluster, &agent)?;
     let run_dir = agent.socket().parent().context("no folder")?.to_owned();
     Ok(Out { cluster, agent, before, run_dir })
 }

@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_table_says_where() {
         let [oldest, _, _, newest] = Kernel::ALL.map(Place::Guest);
-        assert_eq!(places(Scope::Usual, "sweep_probe"), [Place::Native, oldest, newest]);
+        assert_eq!(places(Scope::Usual, "challenge_probe"), [Place::Native, oldest, newest]);
         assert_eq!(places(Scope::Usual, "net_kernel"), [Place::Native, oldest]);
         assert_eq!(places(Scope::Usual, "packets_table").len(), 5);
         assert_eq!(places(Scope::Usual, "cli_surface"), [Place::Native]);

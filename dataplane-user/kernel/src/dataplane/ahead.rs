@@ -1,5 +1,5 @@
-//! Which programs of others see a packet before ours does. One that answers anything but "next" hides packets from us;
-//! we say so and leave it alone.
+//! Finds the programs of others that see a packet before ours does. Such a program hides packets from ours where it returns anything but
+//! "next". nodefence reports it and leaves it alone.
 use super::{
     clsact::{self, Filter},
     error::Error,
@@ -18,20 +18,20 @@ pub struct ProgramAhead {
     pub id: u32,
     /// The program's name, or the filter's name or kind.
     pub name: String,
-    /// Where it sits, such as `tcx egress` or `clsact egress prio 1`.
+    /// Where the program sits, such as `tcx egress` or `clsact egress prio 1`.
     pub r#where: String,
 }
 
-/// What is attached to a device's egress, from our point of view.
+/// What is attached to a device's egress.
 pub(super) struct View {
     pub(super) ahead: Vec<ProgramAhead>,
-    /// Whether ours is there at all.
+    /// Whether our program is attached.
     pub(super) present: bool,
 }
 
 pub(super) fn view(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32, mode: TcMode) -> Result<View, Error> {
     let hook = Hook::Egress;
-    // A kernel without tcx knows no such query: nothing can be attached there.
+    // A kernel without tcx refuses the query, and nothing can be attached by tcx there.
     let tcx = sys::query_tcx(ifindex).unwrap_or_default();
     let ours = match mode {
         TcMode::Tcx => links::open(pin_dir, ifindex, hook)?.map(|l| l.info.program),

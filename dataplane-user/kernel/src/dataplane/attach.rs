@@ -1,4 +1,4 @@
-//! Bringing the devices that are attached to in line with those that are wanted.
+//! Attaches the programs to the wanted devices, and detaches them from all others.
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use aya::Ebpf;
@@ -28,24 +28,24 @@ use super::{
     xdp::{self, XdpState, XdpStatus},
 };
 
-/// What is attached to an interface, and what stands before it.
+/// What is attached to an interface, and which programs run before ours.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct InterfaceStatus {
-    /// Its name, as asked for.
+    /// The interface's name, as it was requested.
     pub name: String,
-    /// Its index; 0 where there is no such interface.
+    /// The interface's index; 0 where there is no such interface.
     pub ifindex: u32,
-    /// What its packets start with.
+    /// What the interface's packets start with.
     pub link_layer: Option<LinkLayer>,
-    /// The bridge that it is, or is a port of.
+    /// The bridge that the interface is, or is a port of.
     pub bridge: Option<String>,
-    /// How the TC programs are attached; none where they are not.
+    /// How the TC programs are attached; `None` where they are not.
     pub tc: Option<TcMode>,
-    /// Whether XDP runs, and why not.
+    /// Whether XDP runs, and if not, why.
     pub xdp: XdpStatus,
     /// Programs of others that see packets before ours do.
     pub programs_ahead: Vec<ProgramAhead>,
-    /// Why it is not attached, or not wholly.
+    /// Why the programs are not attached, or not all of them.
     pub error: Option<String>,
 }
 
@@ -55,48 +55,48 @@ pub struct Attach {
     pub(super) programs: Programs,
     /// What the XDP program knows of devices.
     pub(super) devices: DeviceMap,
-    /// What all programs know of who sends, and in which VLANs.
+    /// The devices' source MAC addresses and the VLANs of routes, for all programs.
     pub(super) senders: Senders,
-    /// By which devices routes to backends leave.
+    /// The devices by which routes to backends leave.
     pub(super) leave_by: LeaveBy,
     pub(super) staged: Option<Arc<Staged>>,
-    /// The pins of other versions, which go once something is attached.
+    /// The pins of other versions, which are removed once something is attached.
     pub(super) other_versions: Vec<Other>,
     /// The names last given to [`Attach::attach`].
     pub(super) wanted: Vec<String>,
-    /// Devices that these names lack are to be detached from; false once they are.
+    /// Whether programs still have to be detached from devices that are not among these names.
     pub(super) leaves_others: bool,
-    /// Holds the maps that nobody has a handle of, and the programs that are loaded only where they are needed.
+    /// The maps that have no handle of their own, and the programs that are loaded only where they are needed.
     pub(super) ebpf: Ebpf,
-    /// Dropped last: the fields above are closed by then.
+    /// Dropped last, after the fields above are closed.
     pub(super) _lock: Arc<PinLock>,
 }
 
 impl Attach {
-    /// Notes by which devices routes to backends leave; `None` where that is not known yet, and what an earlier agent wrote holds. The next
-    /// look writes it before it attaches to anything. Without it a route may leave by any device.
+    /// Notes the devices by which routes to backends leave. `None` means that they are not known yet: the devices that an earlier agent wrote
+    /// stay in force. The next look writes the devices before it attaches to anything. Until this is called a route may leave by any device.
     pub fn routes_leave_by(&mut self, devices: Option<BTreeSet<u32>>) {
         self.leave_by = devices.map_or(LeaveBy::AsPinned, LeaveBy::Devices);
     }
 
-    /// Makes the given interfaces the ones that we are attached to: attaches what is missing, replaces programs in place,
-    /// leaves every other interface. One status for each name, in order; a failure is in its status and stops no other.
+    /// Attaches to the given interfaces and to no other: attaches what is missing, replaces programs in place, and detaches from every other
+    /// interface. Returns one status for each name, in order. A failure is in the interface's status and does not stop the others.
     ///
     /// # Errors
-    /// Where devices cannot be looked at, or nothing can be pinned. What is attached stays.
+    /// Where the devices cannot be listed, or nothing can be pinned. What is attached stays attached.
     pub fn attach(&mut self, wanted: &[String]) -> Result<Vec<InterfaceStatus>, Error> {
         self.wanted = wanted.to_vec();
         self.leaves_others = true;
         reconcile_alone(self)
     }
 
-    /// Indexes of the devices that programs of ours are attached to by TC, in whatever way and by whichever process.
+    /// Indexes of the devices that have a TC program of ours, by tcx or clsact, whichever process attached it.
     pub fn attached(&self) -> Result<BTreeSet<u32>, Error> {
         attached_devices(&self.options.pin_dir)
     }
 
-    /// The state of the interfaces last given to [`Attach::attach`], looked up anew. A device that was made again under
-    /// its name, or from which our programs were taken, is attached to again.
+    /// Looks up the state of the interfaces last given to [`Attach::attach`]. Attaches again to a device that was made anew under its name, or
+    /// from which somebody removed our programs.
     ///
     /// # Errors
     /// As [`Attach::attach`].
@@ -104,7 +104,7 @@ impl Attach {
         reconcile_alone(self)
     }
 
-    /// Whether devices may still read maps of another size: until all of them are switched.
+    /// Whether devices may still read maps of another size, because not all of them are switched to the new maps.
     pub fn is_staged(&self) -> bool {
         self.staged.is_some()
     }
@@ -131,28 +131,29 @@ impl Attach {
     }
 }
 
-/// As [`reconcile`]. What other versions have attached is detached once ours is, at whichever look that is.
+/// Does [`reconcile`]. Once something of ours is attached, detaches what other versions have attached.
 fn reconcile_alone(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let statuses = reconcile(ours)?;
     if statuses.iter().any(|status| status.error.is_none()) && detach_other_versions(ours) {
-        // XDP runs one program of a device, and what ran ahead of ours does not any more.
+        // A device runs only one XDP program, and other versions' programs no longer run ahead of ours.
         return reconcile(ours);
     }
     Ok(statuses)
 }
 
-/// Attaches to every wanted interface, and puts staged maps in their place. Where others are to be left also detaches from every other one.
+/// Attaches to every wanted interface, and pins staged maps in the old ones' place once every device uses them. Where `leaves_others` is
+/// set, also detaches from every other interface.
 fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let wanted = ours.wanted.clone();
     let mut netlink = Netlink::open()?;
-    // Somebody may have removed them below us; without them nothing can be pinned.
+    // Somebody may have removed the folders while the agent ran; without them nothing can be pinned.
     folders::make_folders(&ours.options.pin_dir)?;
     let interfaces = interfaces::list()?;
-    // First: packets that a program does not know pass. A failure stops no device.
+    // The senders come first, because a program passes packets of senders that it does not know. A failure here stops no device.
     let known = ours.senders.write(&interfaces, &ours.leave_by);
     let statuses = wanted.iter().map(|name| one(ours, &mut netlink, &interfaces, name));
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
-    // A missing device may bear another name by now. Our programs on it are detached: nobody is told that it cuts.
+    // A missing device may have another name by now. Our programs are detached from it, since no status would say that it still cuts.
     ours.leaves_others |= statuses.iter().any(|status| status.ifindex == 0);
     let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
     let keep = match ours.leaves_others {
@@ -173,7 +174,7 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let mut switched = true;
     for status in statuses.iter().filter(|status| status.error.is_some() && status.ifindex != 0) {
         if let Some(interface) = interfaces.iter().find(|interface| interface.ifindex == status.ifindex) {
-            // Its old programs may still run, on the old maps: these are written too until it is switched.
+            // The device's old programs may still run on the old maps. The old maps are written too until the device is switched.
             switched &= !attached(ours, &mut netlink, interface).unwrap_or(true);
         }
     }
@@ -183,7 +184,7 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     known.map(|()| statuses)
 }
 
-/// Attaches to one. An error where no descriptor is left: that says nothing about the device.
+/// Attaches to one interface. Returns an error only where no descriptor is left, since that says nothing about the device.
 fn one(
     ours: &mut Attach,
     netlink: &mut Netlink,
@@ -216,7 +217,7 @@ fn one(
     Ok(status)
 }
 
-/// Devices on which a TC program of ours runs.
+/// The devices on which a TC program of ours runs.
 fn attached_devices(pin_dir: &Path) -> Result<BTreeSet<u32>, Error> {
     let mut netlink = Netlink::open()?;
     let linked = links::list(pin_dir)?.into_iter().filter(|(_, hook)| Hook::TC.contains(hook));
@@ -246,7 +247,8 @@ fn attach(
     status: &mut InterfaceStatus,
 ) -> Result<(), Error> {
     let Attach { options, programs, devices, ebpf, .. } = ours;
-    let (pin_dir, ifindex) = (&options.pin_dir, interface.ifindex);
+    let pin_dir = &options.pin_dir;
+    let ifindex = interface.ifindex;
     let mode = tc::ensure(netlink, pin_dir, ifindex, programs.egress(ebpf, layer)?, options.tc)?;
     let view = ahead::view(netlink, pin_dir, ifindex, mode)?;
     if view.present {
@@ -255,12 +257,12 @@ fn attach(
         status.error = Some("our egress program is not on the interface".to_owned());
     }
     status.programs_ahead.extend(view.ahead);
-    // The XDP program passes all packets of a device that it does not know: the address comes first.
+    // The XDP program passes all packets of a device that it does not know, so the device's address is written first.
     let device = |generic| {
         let mac = interface.mac.filter(|_| options.xdp != XdpChoice::Off)?;
         Some(Device { mac, vlans: u8::from(interface.vlans), generic: u8::from(generic) })
     };
-    // Whatever program runs while they are exchanged: it answers nothing if it may run on skbs.
+    // While XDP programs are exchanged, the old or the new one may run. Where either may run on skbs, neither may answer.
     if let Some(device) = device(options.xdp == XdpChoice::Generic || xdp::is_generic(interface)) {
         devices.set(ifindex, device)?;
     }
@@ -273,7 +275,7 @@ fn attach(
     Ok(())
 }
 
-/// Detaches from every device that is not in `keep`, and forgets what was pinned for devices that are gone.
+/// Detaches from every device that is not in `keep`, and removes the pins of devices that are gone.
 fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), Error> {
     let Attach { options, devices, .. } = ours;
     let pin_dir = &options.pin_dir;
@@ -294,7 +296,8 @@ fn leave(ours: &mut Attach, netlink: &mut Netlink, keep: &[u32]) -> Result<(), E
     Ok(())
 }
 
-/// Once every device was switched to them, the new maps take the old ones' place. Until they all have, each look tries again.
+/// Pins the new maps in the old ones' place. The caller has seen that every device was switched to them. After a failure the next look
+/// tries again.
 fn commit_staged(ours: &mut Attach) {
     let Some(staged) = &ours.staged else { return };
     match staged.commit() {
@@ -309,7 +312,7 @@ fn commit_staged(ours: &mut Attach) {
     }
 }
 
-/// Detaches what other versions have attached, and says so; whether there was any. What cannot be detached is tried again by the next look.
+/// Detaches what other versions have attached, and returns whether a version is gone. The next look tries again what could not be detached.
 fn detach_other_versions(ours: &mut Attach) -> bool {
     let pin_dir = &ours.options.pin_dir;
     let before = ours.other_versions.len();

@@ -201,7 +201,7 @@ fn a_detach_says_what_it_took_away() {
     let nothing = |bpffs| tables::nothing_pinned(&DetachReport::default(), pin_dir, bpffs).expect("nothing");
     let full = Detached {
         removed: DetachReport { links: 1, filters: 2, qdiscs: 3, maps: 4 },
-        restore: 5,
+        restored: 5,
         flags_file: Some("/run/nodefence/flags.json".into()),
         ledgers_left: vec!["/run/nodefence/ledger.bad1".into()],
         warnings: vec![nothing(true)],
@@ -209,7 +209,7 @@ fn a_detach_says_what_it_took_away() {
     has_all("detach", &full, &[]);
     let least = Detached {
         removed: DetachReport::default(),
-        restore: 0,
+        restored: 0,
         flags_file: None,
         ledgers_left: Vec::new(),
         warnings: Vec::new(),

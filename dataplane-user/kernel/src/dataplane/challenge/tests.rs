@@ -45,7 +45,7 @@ fn who_may_wait_is_challenged() {
 /// Every challenge goes from the backend to where the answers of the flow go, with sums that hold; exactly one of four ACKs
 /// lies in the past whatever conntrack has seen.
 #[test]
-fn questions_are_well_formed() {
+fn challenges_are_well_formed() {
     let mac = [2, 0, 0, 0, 0, 1];
     for challenge in [Challenge::SynAck, Challenge::OneAck, Challenge::FourAcks] {
         let mut numbers = Vec::new();
