@@ -44,43 +44,89 @@ fn a_good_machine_has_no_warning() {
     assert!(checks.iter().all(|check| check.remedy.is_none()));
 }
 
+/// A check's name, the level that it must have, and what is wrong with the machine.
+type Fault = (&'static str, Level, fn(&mut Facts));
+
+const FAULTS: &[Fault] = &[
+    ("kernel", Level::Fail, |f| f.release = "5.4.0-200-generic".into()),
+    ("kernel", Level::Warn, |f| f.release = "mainline".into()),
+    ("kernel BTF", Level::Warn, |f| f.kernel_btf = false),
+    ("BPF filesystem", Level::Warn, |f| f.bpf_mounts.clear()),
+    ("BPF filesystem", Level::Fail, |f| f.pin_dir = "/run/nodefence/v3".into()),
+    ("locked memory", Level::Warn, |f| {
+        f.release = "5.10.0-32-amd64".into();
+        f.memlock = Some(64 << 10);
+    }),
+    ("capabilities", Level::Fail, |f| f.capabilities = Some(Capabilities(0))),
+    ("capabilities", Level::Warn, |f| {
+        f.capabilities = Some(Capabilities(0));
+        f.root = false;
+    }),
+    ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
+    ("conntrack", Level::Warn, |f| f.conntrack = None),
+    ("conntrack table", Level::Warn, |f| pressure(f).entries = 236_000),
+    ("conntrack drops", Level::Warn, |f| pressure(f).counted = Err("not permitted".into())),
+    ("conntrack drops", Level::Warn, |f| {
+        pressure(f).counted = Ok([COUNTED, Stats { drop: 11, ..COUNTED }]);
+    }),
+    ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
+    ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = None),
+    ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
+    ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
+    ("vs.expire_quiescent_template", Level::Warn, |f| f.expire_quiescent_template = Some(0)),
+    ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
+    ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Ok(Some(true))),
+    ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Err("gone".into())),
+    ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = None),
+    ("SR-IOV eth0", Level::Warn, |f| f.devices[0].virtual_functions = 8),
+    ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Unknown),
+    ("capabilities", Level::Warn, |f| f.capabilities = None),
+];
+
+/// Machines on which a check says something else and nothing is wrong.
+const OTHERS: &[(&str, fn(&mut Facts))] = &[
+    ("locked memory", |f| f.release = "5.10.0-32-amd64".into()),
+    ("locked memory", |f| {
+        f.release = "5.10.0-32-amd64".into();
+        f.memlock = Some(256 << 20);
+    }),
+    ("lockdown", |f| f.lockdown = Lockdown::Integrity),
+    ("conntrack table", |f| pressure(f).most = 0),
+    ("conntrack drops", |f| pressure(f).counted = Ok([Stats::default(); 2])),
+    ("IPVS", |f| f.ipvs = false),
+    ("hardware offload eth0", |f| f.devices[0].hw_tc_offload = Ok(None)),
+];
+
+#[test]
+fn each_check_of_the_machine_stands_in_the_golden_file() {
+    use std::fmt::Write as _;
+
+    let mut text = String::new();
+    let mut add = |checks: &[Check]| {
+        for Check { name, level, found, remedy } in checks {
+            let level = format!("{level:?}").to_lowercase();
+            let _ = writeln!(text, "{level} {name}: {found}");
+            if let Some(remedy) = remedy {
+                let _ = writeln!(text, "  -> {remedy}");
+            }
+        }
+    };
+    add(&judge(&good()));
+    for (name, fault) in FAULTS
+        .iter()
+        .map(|(name, _, fault)| (name, fault))
+        .chain(OTHERS.iter().map(|(name, change)| (name, change)))
+    {
+        let mut facts = good();
+        fault(&mut facts);
+        add(std::slice::from_ref(line(&judge(&facts), name)));
+    }
+    crate::cli::golden::check("doctor-machine", &text);
+}
+
 #[test]
 fn each_fault_has_its_line_and_a_remedy() {
-    type Fault = (&'static str, Level, fn(&mut Facts));
-    let faults: &[Fault] = &[
-        ("kernel", Level::Fail, |f| f.release = "5.4.0-200-generic".into()),
-        ("kernel", Level::Warn, |f| f.release = "mainline".into()),
-        ("kernel BTF", Level::Warn, |f| f.kernel_btf = false),
-        ("BPF filesystem", Level::Warn, |f| f.bpf_mounts.clear()),
-        ("BPF filesystem", Level::Fail, |f| f.pin_dir = "/run/nodefence/v3".into()),
-        ("locked memory", Level::Warn, |f| {
-            f.release = "5.10.0-32-amd64".into();
-            f.memlock = Some(64 << 10);
-        }),
-        ("capabilities", Level::Fail, |f| f.capabilities = Some(Capabilities(0))),
-        ("capabilities", Level::Warn, |f| {
-            f.capabilities = Some(Capabilities(0));
-            f.root = false;
-        }),
-        ("lockdown", Level::Warn, |f| f.lockdown = Lockdown::Confidentiality),
-        ("conntrack", Level::Warn, |f| f.conntrack = None),
-        ("conntrack table", Level::Warn, |f| pressure(f).entries = 236_000),
-        ("conntrack drops", Level::Warn, |f| pressure(f).counted = Err("not permitted".into())),
-        ("conntrack drops", Level::Warn, |f| {
-            pressure(f).counted = Ok([COUNTED, Stats { drop: 11, ..COUNTED }]);
-        }),
-        ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = Some(0)),
-        ("nf_conntrack_tcp_loose", Level::Warn, |f| f.tcp_loose = None),
-        ("vs.conntrack", Level::Warn, |f| f.vs_conntrack = Some(0)),
-        ("vs.expire_nodest_conn", Level::Warn, |f| f.expire_nodest_conn = Some(0)),
-        ("vs.expire_quiescent_template", Level::Warn, |f| f.expire_quiescent_template = Some(0)),
-        ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = Some(1)),
-        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Ok(Some(true))),
-        ("hardware offload eth0", Level::Warn, |f| f.devices[0].hw_tc_offload = Err("gone".into())),
-        ("rp_filter eth0", Level::Warn, |f| f.devices[0].rp_filter = None),
-        ("SR-IOV eth0", Level::Warn, |f| f.devices[0].virtual_functions = 8),
-    ];
-    for (name, level, fault) in faults {
+    for (name, level, fault) in FAULTS {
         let mut facts = good();
         fault(&mut facts);
         let checks = judge(&facts);

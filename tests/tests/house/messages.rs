@@ -17,8 +17,9 @@ use crate::modules::{visit_program_impl_item, visit_program_item};
 const GOLDEN: &str = "dataplane-user/src/cli/golden";
 
 /// What is printed for people, or tells a verb that it was refused.
-const PRINTED: [&str; 5] = [
+const PRINTED: [&str; 6] = [
     "dataplane-user/src/cli",
+    "dataplane-user/src/doctor",
     "dataplane-user/src/report",
     "dataplane-user/src/agent/refusals.rs",
     "dataplane-user/src/agent/lock.rs",

@@ -122,8 +122,8 @@ struct Owned {
     flow: Flow,
 }
 
-/// Asks the clients of flows that were listed since `start`, then the ones that are still there once more. A backend's owner is its node's place, from 0 on. Gives a
-/// report for each of so many nodes, in their order.
+/// Challenges the clients of flows that were listed since `start`, and once more those whose flows are still there. A backend's owner is the place of its node, from 0 on.
+/// Gives one report for each node, in the order of the places.
 ///
 /// # Errors
 /// Where conntrack cannot be read.
@@ -269,7 +269,8 @@ fn round(
     let start = Instant::now();
     let mut entries: BTreeMap<Addr, Option<Entry>> = BTreeMap::new();
     let mut challenged = Challenged::with_capacity(flows.len());
-    let (mut frames, mut sent) = (Vec::with_capacity(BATCH * 4), 0_u32);
+    let mut frames = Vec::with_capacity(BATCH * 4);
+    let mut sent = 0_u32;
     for batch in flows.chunks(BATCH) {
         let mut batch = batch.to_vec();
         stop(&mut batch, surroundings, reports);

@@ -133,7 +133,8 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
     ) -> Result<u64, Error> {
         let read = sys::page(one.map, from, AT_ONCE);
         let page = read.map_err(Error::call(format!("read the map {}", one.name)))?;
-        let (mut mended, mut first) = (0, None);
+        let mut mended = 0;
+        let mut first = None;
         for (key, there) in page.entries.iter().filter(|(key, _)| is_ours(key)) {
             let Some(fix) = self.pass.look(key, there, one.wanted) else { continue };
             mended += match fix {
@@ -160,7 +161,8 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
     }
 
     fn keys(&mut self, one: &mut One<'_, K, V, impl WantedEntries<K, V>>) -> Result<u64, Error> {
-        let (mut mended, mut first) = (0, None);
+        let mut mended = 0;
+        let mut first = None;
         for _ in 0..AT_ONCE {
             let Some((key, wanted)) = self.pass.next_entry() else {
                 self.at = At::Over;

@@ -131,7 +131,9 @@ fn parse(body: &[u8]) -> Option<Interface> {
         hardware: body.get(2..).and_then(u16_of)?,
         ..Interface::default()
     };
-    let (mut link, mut elsewhere, mut vlan) = (None, false, false);
+    let mut link = None;
+    let mut elsewhere = false;
+    let mut vlan = false;
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => interface.name = text_of(value),

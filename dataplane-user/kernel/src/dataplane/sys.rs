@@ -188,7 +188,8 @@ pub(super) fn page<K: Pod, V: Pod>(
     from: Option<u32>,
     at_most: u32,
 ) -> io::Result<Page<K, V>> {
-    let (mut room, mut tries) = (at_most, 0);
+    let mut room = at_most;
+    let mut tries = 0;
     loop {
         let mut keys: Vec<K> = Vec::with_capacity(room as usize);
         let mut values: Vec<V> = Vec::with_capacity(room as usize);

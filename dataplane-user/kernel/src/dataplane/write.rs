@@ -70,7 +70,8 @@ impl TableMaps {
     /// Where a map cannot be written. What lies in the maps is not known then.
     pub fn write(&mut self, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
         let mut report = WriteReport::default();
-        let (mut backends, mut ports) = (Room::new(&mut self.backends), Room::new(&mut self.ports));
+        let mut backends = Room::new(&mut self.backends);
+        let mut ports = Room::new(&mut self.ports);
         for step in delta.steps() {
             match step {
                 Step::DropPort(key) => report.deleted += drop_key(ports.map, &key, names::PORTS)?,

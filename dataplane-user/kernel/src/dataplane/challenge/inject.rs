@@ -30,13 +30,13 @@ pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Opt
 
 fn inject_share(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Option<Error>) {
     let mut first = None;
-    let put_in = |(ifindex, frame): &(u32, Vec<u8>)| match injector.inject(*ifindex, frame) {
+    let inject = |(ifindex, frame): &(u32, Vec<u8>)| match injector.inject(*ifindex, frame) {
         Ok(()) => true,
         Err(error) => {
             first.get_or_insert(error);
             false
         }
     };
-    let taken = frames.iter().map(put_in).collect();
+    let taken = frames.iter().map(inject).collect();
     (taken, first)
 }

@@ -91,7 +91,8 @@ pub fn frames(flow: &Flow, mac: Option<[u8; 6]>, challenge: Challenge, mut emit:
     let link = eth_header(to, from, reply.src.as_v4().is_none());
     let pseudo = pseudo(&reply.src, &reply.dst, protocol::TCP, TCP_LEN as u32);
     let random = RandomState::new().hash_one(reply);
-    let (seq, ack) = (random as u32, (random >> 32) as u32);
+    let seq = random as u32;
+    let ack = (random >> 32) as u32;
     let mut segment = |flags, seq, ack| {
         let tcp =
             TcpHeader { src_port: reply.src_port, dst_port: reply.dst_port, seq, ack, flags, window: WINDOW };

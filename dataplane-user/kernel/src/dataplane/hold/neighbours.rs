@@ -131,7 +131,8 @@ fn parse_forwarding(body: &[u8]) -> Option<((u32, Vec<u8>), IpAddr)> {
 }
 
 fn addresses(body: &[u8]) -> Option<(Option<IpAddr>, Option<Vec<u8>>)> {
-    let (mut destination, mut mac) = (None, None);
+    let mut destination = None;
+    let mut mac = None;
     for (kind, value) in attributes(body.get(NDMSG_LEN..)?) {
         match kind {
             NDA_DST => destination = address_of(value),
