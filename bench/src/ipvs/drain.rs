@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use nodefence::report::{FlagReport, Request, Status, UnflagReport};
+use nodefence::report::{Request, Status, UnflagReport};
 use nodefence_tests::Agent;
 
 use super::world::{PODS, Shape, World, is_on, node};
@@ -90,16 +90,8 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     begin(world, shape)?;
     let agent = world.agent(program, shape)?;
     let pairs = shape.pairs(FLAGGED).count();
-    let request = Request::Flag {
-        node: node(FLAGGED),
-        for_ms: None,
-        reason: "bench".to_owned(),
-        force: true,
-        wait: false,
-        sudo_user: None,
-    };
     let begun = Instant::now();
-    agent.ask::<FlagReport>(&request)?;
+    agent.flag_by_socket(&node(FLAGGED))?;
     until(&agent, begun, |status| {
         let row = status.ipvs.nodes.get(node(FLAGGED).as_str())?;
         Some(row.taken == pairs && row.waiting == 0)

@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use nodefence::report::{FlagReport, Request, Status};
+use nodefence::report::{Request, Status};
 
 use super::world::{PODS, Shape, World, node};
 use crate::{
@@ -32,14 +32,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         Ok(false)
     })?;
     progress.step();
-    agent.ask::<FlagReport>(&Request::Flag {
-        node: node(FLAGGED),
-        for_ms: None,
-        reason: "bench".to_owned(),
-        force: true,
-        wait: false,
-        sudo_user: None,
-    })?;
+    agent.flag_by_socket(&node(FLAGGED))?;
     let mut working = Vec::new();
     let done = watch(PATIENCE, || {
         working.push(agent.proc()?.memory("VmRSS")?);

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     exit::Exit,
-    output::{columns, or_dash, printable, seconds},
+    output::{columns, or_dash, printable},
 };
 use crate::{
     plan::audit::{Kind, State},
-    report::{AuditReport, Outcome, RepairReport, RepairRow},
+    report::{AuditReport, Outcome, RepairReport, RepairRow, seconds},
 };
 
 /// The exit code of `audit`. Faults are findings.

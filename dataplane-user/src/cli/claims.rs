@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::output::{printable, seconds};
+use super::output::printable;
 use crate::{
     cluster::NodeName,
     enforce::Auto,
-    report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, ScopeRow},
+    report::{ClaimCause, ClaimRow, ClaimState, FlagRow, NodeRow, Origin, ScopeRow, seconds},
 };
 
 pub(super) fn flag_text(flag: &FlagRow) -> String {

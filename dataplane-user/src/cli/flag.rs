@@ -2,12 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    claims::flag_text,
-    exit::Exit,
-    output::{printable, seconds},
-};
-use crate::report::{ChallengeRow, FlagReport, NodeAction};
+use super::{claims::flag_text, exit::Exit, output::printable};
+use crate::report::{ChallengeRow, FlagReport, NodeAction, seconds};
 
 pub(super) fn flag(report: &FlagReport) -> String {
     let ends = match report.for_seconds {

@@ -119,11 +119,6 @@ pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A time in whole seconds, as in `1m 30s`.
-pub(super) fn seconds(seconds: u64) -> String {
-    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
-}
-
 /// Whether standard output is a terminal on which colours are wanted (<https://no-color.org>).
 pub(super) fn colours() -> bool {
     use std::io::IsTerminal as _;

@@ -7,13 +7,13 @@ use super::{
     args::Format,
     claims::{all_text, unknown_lines},
     exit::Exit,
-    output::{printable, seconds},
+    output::printable,
     status_wide,
 };
 use crate::{
     dataplane::XdpStatus,
     plan::Mode,
-    report::{Beside, ClusterRow, DrainRow, Health, InterfaceRow, NodeRow, Status, StatusReport},
+    report::{Beside, ClusterRow, DrainRow, Health, InterfaceRow, NodeRow, Status, StatusReport, seconds},
 };
 
 pub(super) fn status(report: &StatusReport, format: Format) -> String {

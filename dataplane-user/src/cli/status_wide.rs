@@ -6,12 +6,13 @@ use super::{
     adjust,
     claims::{automatic_text, has_automatic, held_lines},
     flag::challenged_text,
-    output::{or_dash, seconds},
+    output::or_dash,
 };
 use crate::{
     plan::Mode,
     report::{
         Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, RescueRow, StaleRow, Status,
+        seconds,
     },
 };
 

@@ -4,11 +4,11 @@ use std::{fmt::Write as _, path::Path};
 
 use super::{
     claims::flag_text,
-    output::{columns, or_dash, seconds},
+    output::{columns, or_dash},
 };
 use crate::{
     dataplane::DetachReport,
-    report::{BackendRow, CounterRow, Detached, FlowList, List, UnflagReport},
+    report::{BackendRow, CounterRow, Detached, FlowList, List, UnflagReport, seconds},
 };
 
 pub(super) fn backends(backends: &List<BackendRow>) -> String {

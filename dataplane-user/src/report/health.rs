@@ -166,8 +166,8 @@ fn who_observes(status: &Status) -> String {
 }
 
 /// A time in whole seconds, as in `1m 30s`.
-fn seconds(seconds: u64) -> impl Display {
-    humantime::format_duration(Duration::from_secs(seconds))
+pub(crate) fn seconds(seconds: u64) -> String {
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }
 
 /// Collects warnings; a code stands there once, its texts joined.

@@ -33,6 +33,7 @@ pub use devices::{InterfaceRow, NeighbourRow, ProgramRow};
 pub use document::{Document, Envelope, List, SCHEMA_VERSION, schema};
 pub use fault::{Fault, Reason};
 pub use flows::{FlowFilter, FlowList, FlowRow, FlowState, Place, ServiceFilter};
+pub(crate) use health::seconds;
 pub use health::{Health, State, StatusReport, Warning};
 pub use ipvs::{DrainRow, ExemptServiceRow, GuardRow, IpvsRow};
 pub use model::{
