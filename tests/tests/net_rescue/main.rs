@@ -20,6 +20,7 @@ use nodefence_tests::{
 
 mod common;
 mod ended;
+mod flood;
 mod own;
 mod refused;
 mod sticky;

@@ -2,22 +2,18 @@
 use std::{
     fmt::Write as _,
     net::SocketAddr,
-    os::fd::AsRawFd as _,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
-};
 use nodefence::{cluster::Protocol, proxy::Endpoint};
 use nodefence_common::RESCUE_LEASE_NS;
 use nodefence_tests::{
     Agent, Cluster, Conn, Family, Netns, Options, Outcome, Place,
     client::{try_new, wait_until},
     emulated,
-    load::{repeat, syns::Syns, under},
+    load::{repeat, under},
     topology::{Node, Service},
     traced::Still,
     watch::figure,
@@ -26,13 +22,13 @@ use nodefence_tests::{
 use super::common::{LIMIT, connect, excused, lease_lapsed, own_counter, rescue_ready};
 
 /// The set of a node's clients.
-fn set(node: &Node) -> String {
+pub(super) fn set(node: &Node) -> String {
     let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
     Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
 }
 
 /// A cluster whose web Service keeps its clients, and an agent that rescues and knows so.
-fn keeping() -> Result<(Cluster, Agent)> {
+pub(super) fn keeping() -> Result<(Cluster, Agent)> {
     let cluster = Cluster::new(Options::default())?;
     let file = cluster.services_file();
     let (before, web) = file.split_once("- name: default/web\n").context("no Service web")?;
@@ -114,74 +110,6 @@ fn other_clients_stay_where_they_are_kept() -> Result<()> {
     let gone: Vec<&String> = others.iter().filter(|other| !kept.contains(other.as_str())).collect();
     ensure!(gone.is_empty(), "others were forgotten: {gone:?}");
     still.lift()
-}
-
-/// The rules of a restore are prepared for one generation, and begun anew with each transaction that comes in between.
-#[test]
-fn a_flood_of_kept_clients_lets_rules_be_restored() -> Result<()> {
-    const FLOOD: Duration = Duration::from_secs(2);
-    /// One in 50 ms.
-    const A_SECOND: u32 = 20;
-    let (cluster, agent) = keeping()?;
-    let ns = &cluster.a.ns;
-    // Only node B keeps clients, so that each pick of it has its client forgotten anew.
-    let b = set(&cluster.b);
-    ns.nft(&format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}"))?;
-    cluster.b.freeze()?;
-    agent.flag("node-b")?;
-    let rules = rules_to_restore();
-    let restore = || -> Result<Duration> {
-        let begun = Instant::now();
-        ns.feed("timeout 60 iptables-nft-restore", &rules)?;
-        Ok(begun.elapsed())
-    };
-    let alone = restore()?;
-    let SocketAddr::V4(to) = cluster.service(Service::Web, Place::Outside, Family::V4) else {
-        bail!("no IPv4 address");
-    };
-    let flood = Syns::start(&cluster.client, &["192.0.2.2".parse()?], to)?;
-    let begun = Instant::now();
-    let first = generation(ns)?;
-    std::thread::sleep(FLOOD);
-    let transactions = generation(ns)?.wrapping_sub(first);
-    let most = (begun.elapsed().as_secs() as u32 + 1) * A_SECOND;
-    let beside = restore();
-    let sent = flood.finish()?;
-    println!("{sent:.0} SYNs a second, {transactions} transactions; alone {alone:?}, beside {beside:?}");
-    figure("rules restored beside a flood of kept clients", beside?.as_secs_f64() * 1e3, "ms");
-    ensure!(transactions > 2, "{transactions} transactions: few were forgotten");
-    ensure!(transactions <= most, "{transactions} transactions, {most} at most");
-    Ok(())
-}
-
-/// A rule set that `iptables-nft-restore` takes a while for. An emulated processor takes as long for fewer rules.
-fn rules_to_restore() -> String {
-    let rules = if emulated() { 1_000 } else { 20_000 };
-    let mut text = "*filter\n:RESTORED - [0:0]\n".to_owned();
-    for rule in 0_u32..rules {
-        let [_, _, high, low] = rule.to_be_bytes();
-        text += &format!("-A RESTORED -d 198.18.{high}.{low}/32 -j ACCEPT\n");
-    }
-    text + "COMMIT\n"
-}
-
-/// How many transactions of nftables the namespace has seen (`NFT_MSG_GETGEN`).
-fn generation(ns: &Netns) -> Result<u32> {
-    /// Header: length, type, flags (`NLM_F_REQUEST`), number, port. Then `struct nfgenmsg`.
-    const QUESTION: [u8; 20] = [20, 0, 0, 0, 16, 10, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    /// Behind both of the answer, and the header of its first attribute, `NFTA_GEN_ID`.
-    const AT: usize = 24;
-    ns.within(|| {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let family = AddressFamily::Netlink;
-        let netlink = socket(family, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
-        let to = NetlinkAddr::new(0, 0);
-        sendto(netlink.as_raw_fd(), &QUESTION, &to, MsgFlags::empty())?;
-        let mut answer = [0; 256];
-        let len = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        let number = answer[..len].get(AT..AT + 4).context("no generation")?;
-        Ok(u32::from_be_bytes(number.try_into()?))
-    })
 }
 
 /// Rules that are made anew in each transaction, so that it holds the namespace's mutex for longer than the lease lasts.

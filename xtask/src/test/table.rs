@@ -150,6 +150,7 @@ pub(crate) const FILES: &[File] = &[
     file("net_lapse", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed, MakesLoad]),
     file("net_link_down", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
     file("net_rescue", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
+    file("net_rescue::flood", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
     file("net_rescue::stopped", NATIVE_AND_OLDEST, 5).is(&[Timed, MakesLoad]),
     file("net_routes", NATIVE_AND_OLDEST, 10),
     file("net_topology", NATIVE_REST_IN_ALL, 10),

@@ -41,7 +41,7 @@ fates! {
     Tries, "rescue_tries";
     /// refused, too many packets are being rescued at once.
     Memory, "rescue_memory";
-    /// refused, the device that it came from is gone, or the kernel would not take it.
+    /// refused, or dropped where its conntrack entry is gone: the device that it came from is gone, or the kernel did not take it.
     NotSent, "rescue_not_sent";
     /// of this machine's own sockets, left to be repeated: sent once more it is not balanced here.
     Repeated, "rescue_repeated";

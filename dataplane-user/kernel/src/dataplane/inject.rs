@@ -124,7 +124,7 @@ impl Injector {
         let refused = |reason: String| Error::Inject { ifindex, reason };
         match self.run(ifindex, frame, None) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(refused("the kernel did not redirect the frame; is the interface up?".into())),
+            Ok(_) => Err(refused("the kernel did not take the frame: the interface is down, or the queue of received packets is full".into())),
             Err(e) => Err(refused(format!("BPF_PROG_TEST_RUN over {} bytes: {e}", frame.len()))),
         }
     }
