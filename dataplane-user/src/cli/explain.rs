@@ -26,22 +26,22 @@ pub(super) fn ask(socket: &Path) -> (Result<Status, ClientError>, Option<i32>) {
     (answer, pid)
 }
 
-/// What `doctor CODE` says.
+/// The explanation of a warning of `status`.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Explained {
-    /// The warning's number.
+    /// The code of the warning.
     code: Code,
     /// What is wrong, in a few words.
     title: &'static str,
-    /// What it means.
+    /// What the warning means.
     means: &'static str,
-    /// What users see of it.
+    /// What users notice.
     users: &'static str,
-    /// What to do: a command that can be pasted, and notes behind `#`.
+    /// What to do: a command for the shell, with notes after a `#`.
     remedy: String,
-    /// The warning of this node; null where it has none, or where no agent answers.
+    /// The warning as this node has it now. `None` if the node does not have it, or if no agent answers.
     here: Option<Warning>,
-    /// Why it is not known whether this node has it; null where the agent answers.
+    /// Why it is not known whether this node has the warning. `None` if the agent answers.
     unknown: Option<String>,
 }
 

@@ -21,28 +21,28 @@ use crate::report::Document;
 /// The remedy where this user lacks the rights to check something.
 pub(crate) const AS_ROOT: &str = "sudo nodefence doctor";
 
-/// How a line of the doctor's ends.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Works, with a limit that the line names.
+    /// The cut works, with the limit that `found` names.
     Warn,
-    /// Does not work.
+    /// Something that the cut needs does not work.
     Fail,
 }
 
-/// One line of the doctor's.
+/// The result of one check of the doctor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Check {
-    /// What was looked at, in a word or two.
+    /// The name of the check: one or two words.
     pub name: String,
-    /// How it is.
+    /// The result: `ok`, `warn` or `fail`.
     pub level: Level,
-    /// What was found.
+    /// The state that the check found, in words.
     pub found: String,
-    /// What to do about it, as a command for the shell (notes after a `#`); `None` where nothing need be done.
+    /// The remedy: a command for the shell, with notes after a `#`. `None` if nothing has to be done.
     pub remedy: Option<String>,
 }
 
@@ -63,12 +63,12 @@ impl Check {
     }
 }
 
-/// All lines of the doctor's.
+/// The results of all checks of the doctor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct DoctorReport {
-    /// The worst level of them; with `fail` the exit code is 5.
+    /// The worst level of all checks. If it is `fail`, the exit code is 5.
     pub level: Level,
-    /// The lines.
+    /// The results of the checks, in the order of printing.
     pub items: Vec<Check>,
 }
 

@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{enforce::ChangedBy, plan::Mode};
 
-/// A setting that commands change. What they say holds until the agent ends.
+/// A setting that commands can change while the agent runs. A change holds until the agent ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Adjusted<T> {
-    /// What the agent was started with.
+    /// The value that the agent was started with.
     pub started: T,
-    /// What is set now.
+    /// The value that is set now.
     pub set: T,
-    /// Who changed it last; `None` where nobody did.
+    /// The last change of the value: who made it, and when. `None` if no command has changed the value.
     pub changed: Option<ChangedBy>,
 }
 
 /// Whether the agent cuts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModeReport {
-    /// As what claims are carried out at most: the weaker of what is set and of what else keeps the agent from cutting.
+    /// The mode in effect. It is `observe` also where `set` is `enforce`, while another program replaces kube-proxy or the view is too old.
     pub mode: Mode,
-    /// What is set.
+    /// The mode that is set.
     #[serde(flatten)]
     pub adjusted: Adjusted<Mode>,
-    /// Why nothing is cut though `set` is enforce, or something is though it is observe.
+    /// Why nothing is cut although `set` is `enforce`, or why some packets are still cut although `set` is `observe`.
     pub warnings: Vec<String>,
 }

@@ -5,101 +5,101 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::audit::{Kind, State};
 
-/// Something that is not as it should be; flows that differ in the same way are one row.
+/// A difference between what the kernel or kube-proxy has and what the cluster says. Flows, or clients, that differ in the same way share one row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DifferenceRow {
-    /// Of what kind.
+    /// The kind of the difference.
     pub kind: Kind,
-    /// What it counts as.
+    /// Whether the difference is a fault.
     pub state: State,
-    /// For how long it has been seen, in seconds; of several flows the oldest.
+    /// Seconds since the difference was first seen. Of several flows, the oldest counts.
     pub age_seconds: u64,
-    /// What it is about.
+    /// The virtual server, destination, flow or client that differs.
     pub subject: String,
-    /// How many it stands for: flows, or 1.
+    /// The number of differences in this row: the number of flows or clients, else 1.
     pub count: usize,
-    /// Whose Service it is, with the name of its port.
+    /// The Service, as `NAMESPACE/NAME:PORT` with the name of its port. `None` if it is not known.
     pub service: Option<String>,
-    /// What is wrong.
+    /// What is wrong, in words.
     pub detail: String,
-    /// What to do about it.
+    /// What to do about the difference, in words.
     pub remedy: String,
 }
 
-/// A kind of difference.
+/// The counts of one kind of difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KindRow {
-    /// Its name.
+    /// The kind.
     pub kind: Kind,
-    /// Why it is not looked at; `None` where it is.
+    /// Why the audit does not look for this kind. `None` if it does.
     pub not_looked_at: Option<String>,
-    /// Since when it has been looked at without a gap, in seconds; nothing of it can be a fault before it has been a difference for long enough.
+    /// Seconds since the audit began to look for this kind without a gap. A difference can be a fault only once this is at least `fault_after_seconds`. `None` if the audit does not look for this kind.
     pub watched_seconds: Option<u64>,
-    /// Faults.
+    /// The number of faults.
     pub faults: usize,
-    /// Differences that are no faults yet.
+    /// The number of differences that are not faults yet.
     pub new: usize,
-    /// What ends in order.
+    /// The number of destinations that end in order. They are not faults.
     pub draining: usize,
-    /// Differences that are counted but not in the list, which has the oldest faults.
+    /// The number of differences of this kind that are not in `differences`. The oldest faults are listed first.
     pub not_listed: usize,
 }
 
-/// The answer to `audit`.
+/// The result of an audit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditReport {
-    /// The node.
+    /// The node that the agent runs on.
     pub node: String,
-    /// After how many seconds a difference is a fault.
+    /// Seconds after which a difference is a fault.
     pub fault_after_seconds: f64,
-    /// Faults of all kinds.
+    /// The number of faults of all kinds.
     pub faults: usize,
-    /// All kinds.
+    /// One row for each kind.
     pub kinds: Vec<KindRow>,
-    /// Faults first, then by kind and age.
+    /// The differences: faults first, then by kind and age.
     pub differences: Vec<DifferenceRow>,
-    /// Kinds that the agent mends by itself.
+    /// The kinds that the agent mends without a command (`nodefence agent --repair`).
     pub repairs: Vec<Kind>,
 }
 
-/// What became of something that was to be mended.
+/// The outcome of mending a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It would be done.
+    /// The fault would be mended (`--dry-run`).
     Planned,
-    /// It is gone.
+    /// The fault is gone.
     Mended,
-    /// It was tried, and the difference is still there.
+    /// The agent tried to mend the fault, and the fault is still there.
     Failed,
-    /// Nothing was tried.
+    /// The agent did not try to mend the fault. `action` says why.
     Left,
 }
 
-/// Something that was to be mended.
+/// A fault that was to be mended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairRow {
-    /// Of what kind.
+    /// The kind of the fault.
     pub kind: Kind,
-    /// What it is about.
+    /// The virtual server, destination, flow or client that differs.
     pub subject: String,
-    /// Whose Service it is.
+    /// The Service, as `NAMESPACE/NAME:PORT` with the name of its port. `None` if it is not known.
     pub service: Option<String>,
-    /// What is done about it; why nothing is.
+    /// How the fault is mended. If `outcome` is `left`: why it is not mended.
     pub action: String,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// The answer to `repair`.
+/// The result of a repair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairReport {
-    /// Whether nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Every fault of the kinds that were named.
+    /// One row for each fault of the requested kinds.
     pub rows: Vec<RepairRow>,
-    /// How many differences of these kinds are no faults, or not yet: left alone.
+    /// The number of differences of these kinds that are not faults. They were left alone.
     pub not_due: usize,
-    /// What went wrong, or was not looked at.
+    /// What failed, and which kinds the audit does not look for.
     pub notes: Vec<String>,
 }

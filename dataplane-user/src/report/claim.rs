@@ -12,12 +12,12 @@ pub use crate::enforce::ClaimCause;
 
 const CLI: &str = "cli";
 
-/// Where a flag comes from: `cli`, or the key of the source of nodes, as `cluster-file`.
+/// Who set a flag: `cli`, or the key of the source of nodes, such as `cluster-file`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Origin {
-    /// `nodefence flag`.
+    /// The command `nodefence flag`.
     Cli,
     /// The source of nodes, by its key.
     Source(String),
@@ -48,50 +48,50 @@ impl From<Origin> for String {
 /// A flag that holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlagRow {
-    /// Who set it.
+    /// Who set the flag.
     pub origin: Origin,
-    /// The same for people: `nodefence flag`, or what the source of nodes is called.
+    /// Who set the flag, in words: `nodefence flag`, or the name of the source of nodes.
     pub set_by: String,
-    /// Which user that was, in words; may be empty.
+    /// The user who set the flag, in words. May be empty.
     #[serde(default)]
     pub by: String,
-    /// Why; may be empty.
+    /// Why the flag was set, in words. May be empty.
     pub reason: String,
-    /// Since when, by the wall clock of that moment.
+    /// When the flag was set, by the wall clock of that moment.
     pub since: Timestamp,
-    /// Seconds until it ends by itself; `None` where only an `unflag` ends it.
+    /// Seconds until the flag ends by itself. `None` if it holds until it is removed.
     pub remaining_seconds: Option<u64>,
-    /// When that is, by the wall clock of this moment.
+    /// When the flag ends by itself, by the wall clock of the moment of this report. `None` if it holds until it is removed.
     pub until: Option<Timestamp>,
 }
 
-/// What is done about a claim.
+/// The effect of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimState {
-    /// Its node is cut for it.
+    /// Packets to the node are cut.
     Enforced,
-    /// What it would cut is counted.
+    /// Packets that would be cut are only counted.
     Observed,
-    /// It exceeds a limit.
+    /// The claim has no effect, because a limit is exceeded.
     Withheld,
-    /// Claims that no person made are only shown.
+    /// The claim has no effect: automatic claims are only shown (`--auto off`).
     Off,
-    /// There is no such node at the moment.
+    /// The claim has no effect, because the view does not have the node at the moment.
     Unknown,
-    /// It is over, and stands in the cluster's source still.
+    /// The claim has ended. The source of nodes still has it.
     Over,
 }
 
-/// Nodes for which a limit holds.
+/// The nodes that a limit counts together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", content = "name", rename_all = "snake_case")]
 pub enum ScopeRow {
     /// All nodes.
     AllNodes,
-    /// Those of this zone.
+    /// The nodes of this zone.
     Zone(String),
-    /// Those of this pool.
+    /// The nodes of this pool.
     Pool(String),
 }
 
@@ -115,41 +115,41 @@ impl fmt::Display for ScopeRow {
     }
 }
 
-/// What somebody holds against a node: a flag, or a claim that no person made.
+/// A claim on a node: a flag, or an automatic claim, which no person made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimRow {
-    /// Who holds it: `cli`, the key of the source of nodes, `hung`, `unreachable`, or `external:` with the name of another system.
+    /// Who holds the claim: `cli`, the key of the source of nodes, `hung`, `unreachable`, or `external:` with the name of another system.
     pub source: String,
-    /// Why.
+    /// Why the node is claimed.
     pub cause: ClaimCause,
-    /// Who wanted it, in words; may be empty.
+    /// The user or controller who made the claim, in words. May be empty.
     pub by: String,
-    /// Why, in words; may be empty.
+    /// The reason for the claim, in words. May be empty.
     pub reason: String,
-    /// What was seen, of a hung node.
+    /// What was observed of a hung node, in words. `None` for other causes.
     pub evidence: Option<String>,
-    /// Since when, by the wall clock of that moment.
+    /// When the claim was first made, by the wall clock of that moment.
     pub since: Timestamp,
-    /// When it ends by itself, by the wall clock of this moment; what no person made ends then unless it is renewed.
+    /// When the claim ends by itself, by the wall clock of the moment of this report. An automatic claim that is renewed ends later. `None` if it holds until it is removed.
     pub until: Option<Timestamp>,
-    /// What is done about it.
+    /// The effect of the claim.
     pub standing: ClaimState,
-    /// Whose limits it exceeds.
+    /// The scopes whose limits are exceeded. Empty unless `standing` is `withheld`.
     pub withheld_by: Vec<ScopeRow>,
 }
 
-/// Nodes of which more are claimed than claims that no person made may cut: none of these is enforced there.
+/// A scope in which more nodes are claimed than automatic claims may cut. No automatic claim is enforced there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WithheldRow {
-    /// Which nodes.
+    /// The nodes of the scope.
     pub scope: ScopeRow,
-    /// When they were released.
+    /// When the limit was last exceeded.
     pub since: Timestamp,
-    /// Up to then only claims that were first raised after `since` count.
+    /// Until this time, only claims that were first made after `since` count towards the limit.
     pub until: Timestamp,
-    /// How many nodes were claimed then, flagged ones among them; 0 where another agent counted.
+    /// The number of nodes that were claimed at `since`, flagged nodes included. 0 if an agent before this one counted them.
     pub counted: u32,
-    /// How many may be; 0 where another agent counted.
+    /// The number of nodes of the scope that may be claimed, flagged nodes included. 0 if an agent before this one counted them.
     pub allowed: u32,
 }
 

@@ -8,57 +8,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::Conflict;
 
-/// The source of nodes, backends and Services, and the view that was taken from it.
+/// The source of nodes, backends and Services, and the view that the agent took from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterRow {
-    /// What it is called, with its article.
+    /// The name of the source, with its article: `the cluster file`.
     pub source: String,
-    /// Its path, where it is a file.
+    /// The path of the source. `None` if the source is not a file.
     pub file: Option<String>,
-    /// When the view that holds was taken from it.
+    /// When the agent took the view that holds from the source.
     pub loaded: Timestamp,
-    /// How many seconds ago the source last said that it is so, whatever became of the wall clock meanwhile.
+    /// Seconds since the source last confirmed the view. Changes of the wall clock do not affect this number.
     pub age_seconds: u64,
-    /// How old it may be, in seconds, before nothing is cut by it; `None` where it holds however old it is.
+    /// The age of the view, in seconds, above which nothing is cut (`--max-view-age`). `None` if the view holds at any age.
     pub max_age_seconds: Option<u64>,
-    /// Whether it is older.
+    /// Whether the view is older than `max_age_seconds`.
     pub is_old: bool,
-    /// Nodes in that view.
+    /// The number of nodes in the view.
     pub nodes: usize,
-    /// Backends in that view.
+    /// The number of backends in the view.
     pub backends: usize,
-    /// Services in that view; `None` where the source says nothing of them.
+    /// The number of Services in the view. `None` if the source does not list Services.
     pub services: Option<usize>,
-    /// Their endpoints.
+    /// The number of endpoints of these Services. `None` if the source does not list Services.
     pub endpoints: Option<usize>,
-    /// Why what it says now was not taken; the last good view holds.
+    /// Why the agent did not accept what the source says now. The last good view holds. `None` if the agent accepted it.
     pub error: Option<String>,
-    /// How many conflicts there are among its objects; what conflicts is left out of the view. A file has none: it is taken as a whole or not at all.
+    /// The number of conflicts among the objects of the source. Objects that conflict are left out of the view. Always 0 for a file, which is accepted as a whole or not at all.
     pub conflicts: usize,
-    /// The first of them, by object.
+    /// The first few conflicts, by object.
     pub conflict_examples: Vec<ConflictRow>,
-    /// How many endpoints and backends are left out of the maps and not cut, since each may be its node's own address.
+    /// The number of endpoints and backends that are left out of the maps, because each may be the address of its node. Traffic to them is not cut.
     pub left_out: usize,
-    /// The first of them, by node.
+    /// The first few of these endpoints and backends, by node.
     pub left_out_examples: Vec<LeftOutRow>,
-    /// What is dangerous about the flags in it.
+    /// What is dangerous about the flags in the source. One text for each danger.
     pub flags: Vec<String>,
-    /// Why the file's folder is not watched; it is then looked at every few seconds.
+    /// Why the agent does not watch the folder of the file. The agent then reads the file every few seconds. `None` if it watches the folder.
     pub watch: Option<String>,
-    /// Number of the view that holds: rises with each one that was worked out.
+    /// The number of the view that holds. Each new view has a higher number. 0 before the first view.
     pub view: u64,
-    /// What reading it, or taking its objects, has cost since the agent runs, but for the first time.
+    /// The cost of reading the source since the agent began, without the first reading.
     pub reading: ReadingRow,
 }
 
-/// What is inconsistent about an object, by itself or with others.
+/// Something inconsistent about an object, by itself or with other objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConflictRow {
-    /// Which object, as in ``node `node-b` ``.
+    /// The object, such as ``node `node-b` ``.
     pub object: String,
-    /// Which of its fields.
+    /// The field of the object that is inconsistent.
     pub field: String,
-    /// What is wrong.
+    /// What is wrong, in words.
     pub message: String,
 }
 
@@ -77,24 +77,24 @@ impl fmt::Display for ConflictRow {
     }
 }
 
-/// An endpoint or backend that is left out of the maps: packets to it pass.
+/// An endpoint or backend that is left out of the maps. Packets to it pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeftOutRow {
-    /// Its node.
+    /// The node of the endpoint.
     pub node: String,
-    /// Its address.
+    /// The address of the endpoint.
     pub address: IpAddr,
-    /// Why it is left out.
+    /// Why the endpoint is left out, in words.
     pub why: String,
 }
 
-/// What reading the source costs: what follows from it apart.
+/// The cost of reading the source. The cost of the work that follows is not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReadingRow {
-    /// How often it was read, or changes of its objects were taken.
+    /// How many times the source was read, or changes of its objects were taken.
     pub times: u64,
-    /// Microseconds of a processor that this took, all times together.
+    /// Processor time of all these readings, in microseconds.
     pub processor_micros: u64,
-    /// When the last one ended: CLOCK_MONOTONIC nanoseconds, the clock of the datapath; 0 before.
+    /// When the last reading ended, in nanoseconds of CLOCK_MONOTONIC (the clock of the datapath). 0 before the first reading.
     pub ended_ns: u64,
 }

@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use crate::dataplane::DetachReport;
 
-/// What `detach` took away.
+/// What `detach` removed and restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Detached {
-    /// From the kernel.
+    /// What `detach` removed from the kernel.
     #[serde(flatten)]
     pub removed: DetachReport,
-    /// Destinations that were restored in IPVS.
+    /// The number of destinations that `detach` restored in IPVS.
     pub restored: usize,
-    /// The file that kept the CLI's flags, where there was one.
+    /// The removed file of saved flags. `None` if there was no such file.
     pub flags_file: Option<PathBuf>,
-    /// Ledgers that could not be read and were put aside: they are left.
+    /// The ledgers of IPVS that an agent set aside because it could not read them. `detach` leaves them.
     pub ledgers_left: Vec<PathBuf>,
-    /// What the operator should know.
+    /// What the operator should know, in words.
     pub warnings: Vec<String>,
 }

@@ -7,50 +7,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{LinkLayer, TcMode, XdpStatus, hold::Holding};
 
-/// A program that runs ahead of ours.
+/// A program or filter that sees packets of a device before the programs of the agent do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramRow {
-    /// The kernel's id of it; 0 where there is none.
+    /// The id of the program in the kernel. 0 if the filter is no BPF program.
     pub id: u32,
-    /// Its name.
+    /// The name of the program, or the name or kind of the filter.
     pub name: String,
-    /// Where it runs.
+    /// Where the program sits, such as `tcx egress` or `clsact egress prio 1`.
     pub place: String,
 }
 
-/// A device.
+/// A network device, and the programs of the agent on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InterfaceRow {
-    /// Its name.
+    /// The name of the device.
     pub name: String,
-    /// Its index; 0 where it does not exist.
+    /// The interface index of the device. 0 if the device does not exist.
     pub ifindex: u32,
-    /// What its packets start with.
+    /// The header that packets of the device begin with. `None` if it is not known.
     pub link_layer: Option<LinkLayer>,
-    /// How the TC programs are attached; `None` where nothing is.
+    /// How the TC programs are attached. `None` if they are not attached.
     pub tc: Option<TcMode>,
-    /// What runs in XDP, and why nothing does.
+    /// Whether the XDP program runs, and why not.
     pub xdp: XdpStatus,
-    /// Programs that see packets before ours do.
+    /// Programs of others that see packets before the programs of the agent do.
     pub programs_ahead: Vec<ProgramRow>,
-    /// Virtual functions (SR-IOV) of it and of what it stands on: who was given one sends past the cut.
+    /// The number of virtual functions (SR-IOV) of the device and of the devices below it. Traffic that a pod sends by a virtual function is not cut.
     #[serde(default)]
     pub virtual_functions: u32,
-    /// The bridge that it is, or is a port of: what other ports' pods and guests send is switched there, and not cut.
+    /// The bridge that the device is, or is a port of. Traffic that pods and guests on other ports send is switched there and not cut. `None` if there is no bridge.
     pub bridge: Option<String>,
-    /// What went wrong.
+    /// Why the programs could not be attached. `None` if nothing failed.
     pub error: Option<String>,
 }
 
-/// The next hop to a flagged node's backends, as the neighbour table has it.
+/// A next hop to the backends of a flagged node, as the neighbour table has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NeighbourRow {
-    /// The device.
+    /// The device that leads to the next hop.
     pub interface: String,
-    /// The next hop's address.
+    /// The address of the next hop.
     pub address: IpAddr,
-    /// What the agent does with its entry, so that packets still reach the cut when the node's link is down.
+    /// What the agent does with the neighbour entry, so that packets still reach the cut when the link of the node is down.
     pub state: Holding,
-    /// Packets die there and do not reach the cut: its link-layer address was never seen.
+    /// Whether packets to this next hop are lost before they reach the cut, because its link-layer address was never seen.
     pub dies_before_the_cut: bool,
 }

@@ -1,4 +1,4 @@
-//! What the CLI prints as JSON and YAML: always one object, which names its kind and the version of these types.
+//! The objects that the CLI prints as JSON and YAML. Each object names its kind and the version of these types.
 
 use std::borrow::Cow;
 
@@ -16,14 +16,14 @@ use super::{
     nodes::NodeList,
 };
 
-/// Rises where a field goes, or changes its name, its type or its meaning. What is added leaves it as it is.
+/// The version of the printed objects. A new version removes a field, or changes its name, type or meaning. New fields do not change the version.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What can be printed as one document. Nothing else can (`cli/output.rs`).
+/// A type that the CLI can print as one object. The CLI prints no other types (`cli/output.rs`).
 pub trait Document: Serialize + JsonSchema {
     /// The document's `kind`.
     const KIND: &'static str;
-    /// The command that prints the document, for whoever reads the schema.
+    /// The command that prints the document. The schema names it.
     const PRINTED_BY: &'static str;
 }
 
@@ -43,10 +43,10 @@ impl<'a, T: Document> Envelope<'a, T> {
     }
 }
 
-/// A document of rows alone.
+/// A document that is only a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T> {
-    /// The rows.
+    /// The items of the list.
     pub items: Vec<T>,
 }
 
@@ -56,7 +56,7 @@ impl<T> From<Vec<T>> for List<T> {
     }
 }
 
-// By hand: what is derived would bear the row's name in its own.
+// Written by hand: the name of a derived schema would contain the name of the row.
 impl<T: JsonSchema> JsonSchema for List<T> {
     fn inline_schema() -> bool {
         true
@@ -70,7 +70,7 @@ impl<T: JsonSchema> JsonSchema for List<T> {
         let items = generator.subschema_for::<T>();
         let schema = json!({
             "type": "object",
-            "properties": { "items": { "type": "array", "items": items, "description": "The rows." } },
+            "properties": { "items": { "type": "array", "items": items, "description": "The items of the list." } },
             "required": ["items"],
         });
         Schema::try_from(schema).unwrap_or_default()
@@ -120,9 +120,9 @@ pub fn schema<T: Document>() -> Value {
     let about = format!("What `{} -o json` prints.{about}", T::PRINTED_BY);
     root.insert("description".to_owned(), about.into());
     let mut all = Map::new();
-    let version = "Rises where a field goes, or changes its name, its type or its meaning. What is added leaves it as it is.";
+    let version = "The version of the printed objects. A new version removes a field, or changes its name, type or meaning. New fields do not change the version.";
     all.insert("schema_version".to_owned(), json!({ "const": SCHEMA_VERSION, "description": version }));
-    all.insert("kind".to_owned(), json!({ "const": T::KIND, "description": "What this object is." }));
+    all.insert("kind".to_owned(), json!({ "const": T::KIND, "description": "The kind of this object." }));
     if let Some(Value::Object(properties)) = properties {
         all.extend(properties);
     }
@@ -140,7 +140,7 @@ pub fn schema<T: Document>() -> Value {
     schema
 }
 
-/// Writes `null` for `None`: descriptions are those of the Rust types.
+/// Replaces `None` by `null`, since descriptions are the doc comments of the Rust types.
 fn in_terms_of_json(schema: &mut Value) {
     match schema {
         Value::String(text) => *text = text.replace("`None`", "`null`"),

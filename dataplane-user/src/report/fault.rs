@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::document::Document;
 
-/// The kind of reason. Each has its exit code.
+/// The kind of reason why a command failed. Each kind has its own exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -15,7 +15,7 @@ pub enum Reason {
     Usage,
     /// No agent answers at the socket (exit code 3).
     Unreachable,
-    /// It would be unwise, or is not allowed (exit code 4).
+    /// The request is unwise and `--force` is missing, or the user is not allowed to make it (exit code 4).
     Refused,
     /// Another agent runs on this node (exit code 6).
     Busy,
@@ -23,16 +23,16 @@ pub enum Reason {
     NotFound,
 }
 
-/// Why a command failed. It goes to standard error.
+/// Why a command failed. The command prints this object to standard error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Fault {
-    /// With which code the command ends.
+    /// The exit code of the command.
     pub exit_code: u8,
     /// The kind of reason.
     pub reason: Reason,
     /// What failed, in words.
     pub message: String,
-    /// What it followed from, the nearest first; in words.
+    /// The causes, in words. The nearest cause is first.
     pub causes: Vec<String>,
 }
 

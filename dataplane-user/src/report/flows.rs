@@ -112,27 +112,27 @@ impl From<ServiceFilter> for String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowState {
-    /// Nothing was seen.
+    /// Conntrack saw no packet that sets a state.
     None,
-    /// A SYN was seen.
+    /// Conntrack saw a SYN.
     SynSent,
-    /// A SYN|ACK was seen.
+    /// Conntrack saw a SYN|ACK.
     SynRecv,
-    /// Both sides agreed.
+    /// The handshake is complete.
     Established,
-    /// One side is done.
+    /// One side sent a FIN.
     FinWait,
-    /// The other side acknowledged that.
+    /// The other side acknowledged the FIN.
     CloseWait,
-    /// Both sides are done, and the last ACK is missing.
+    /// Both sides sent a FIN. The last ACK is missing.
     LastAck,
-    /// Closed in order.
+    /// The connection was closed in order.
     TimeWait,
-    /// Reset.
+    /// The connection was reset.
     Close,
-    /// Both sides open it.
+    /// Both sides sent a SYN (simultaneous open).
     SynSent2,
-    /// A state of a later kernel.
+    /// The kernel is newer than this version and has a state that this version does not know.
     Unknown,
 }
 
@@ -173,35 +173,35 @@ impl fmt::Display for FlowState {
     }
 }
 
-/// A flow that conntrack knows, to a backend.
+/// A flow to a backend, as conntrack lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowRow {
-    /// The transport protocol; `None` where it is another one.
+    /// The transport protocol. `None` if it is not TCP, UDP or SCTP.
     pub protocol: Option<Protocol>,
-    /// The number of its IP protocol (IANA).
+    /// The number of the IP protocol (IANA).
     pub protocol_number: u8,
-    /// Who began it.
+    /// The address and port of the client, which began the flow.
     pub client: SocketAddr,
-    /// What it was addressed to.
+    /// The address and port that the client sent to.
     pub service: SocketAddr,
-    /// Where it goes.
+    /// The address and port of the backend.
     pub backend: SocketAddr,
-    /// The backend's node.
+    /// The node of the backend.
     pub node: String,
-    /// The TCP state in conntrack; `None` for other protocols.
+    /// The TCP state. `None` for other protocols.
     pub state: Option<FlowState>,
-    /// The conntrack zone, where it is not the default one.
+    /// The conntrack zone. 0 is the default zone.
     pub zone: u16,
-    /// Seconds until conntrack forgets it.
+    /// Seconds until conntrack deletes the flow if no packet comes.
     pub timeout_seconds: u32,
 }
 
 /// The flows to backends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowList {
-    /// By node, backend and client.
+    /// The flows, by node, backend and client.
     pub items: Vec<FlowRow>,
-    /// What this list cannot show.
+    /// What this list does not show, in words.
     pub notes: Vec<String>,
 }
 

@@ -21,13 +21,13 @@ use crate::plan::Mode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is cut.
+    /// The traffic is cut.
     Ok,
-    /// It is cut, but for what the warnings name.
+    /// The traffic is cut, with the limits that the warnings name.
     Degraded,
-    /// Nothing is cut, only counted: somebody set it so, something replaces kube-proxy, or the view is too old.
+    /// The traffic is only counted: the mode is set to observe, another program replaces kube-proxy, or the view is too old.
     Observe,
-    /// Nothing is cut though it should be: the agent sees no packets, or its verdicts do not count.
+    /// The traffic is not cut although it should be: the agent sees no packets, or the kernel ignores its verdicts.
     Blind,
 }
 
@@ -42,35 +42,35 @@ impl Display for State {
     }
 }
 
-/// Something that is not as it should be.
+/// A warning: something that needs attention, or something that was counted since the agent began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Warning {
-    /// Its number, which `nodefence doctor` explains.
+    /// The code of the warning. `nodefence doctor CODE` explains it.
     pub code: Code,
-    /// What is wrong on this node, with its numbers.
+    /// What is wrong on this node, in words and with numbers.
     pub message: String,
-    /// Whether it stands now. Else it was counted since the agent began, and is no finding of `status --check`.
+    /// Whether the warning holds now. If not, it was counted since the agent began, and `status --check` ignores it.
     pub standing: bool,
 }
 
-/// How the agent is.
+/// The health of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
     /// Whether traffic to flagged nodes is cut.
     pub state: State,
-    /// Why it is so, in a line for people.
+    /// The reason for the state, in one line.
     pub why: String,
-    /// What is not as it should be, by code; each code once.
+    /// The warnings, by code. Each code is there at most once.
     pub warnings: Vec<Warning>,
 }
 
-/// What `status` prints: how the agent is, and its state.
+/// The health of the agent and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
-    /// How it is.
+    /// The health of the agent.
     #[serde(flatten)]
     pub health: Health,
-    /// Its state.
+    /// The state of the agent.
     #[serde(flatten)]
     pub status: Status,
 }

@@ -7,61 +7,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::NodeName;
 
-/// A service that keeps its destinations on a flagged node.
+/// An exempt IPVS service: it keeps its destinations on a flagged node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExemptServiceRow {
-    /// Protocol, address and port, or firewall mark.
+    /// The protocol, address and port of the service, or its firewall mark.
     pub service: String,
-    /// Why.
+    /// Why the service is exempt, in words.
     pub why: String,
 }
 
-/// How far a flagged node is drained from IPVS. A pair is a service and a destination.
+/// The state of the drain of one node in IPVS. A pair is a service and one of its destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainRow {
-    /// Pairs that get nothing new and have no connections left.
+    /// The number of drained pairs: they get no new connections, and have none left.
     pub taken: usize,
-    /// Pairs that get nothing new and still have connections.
+    /// The number of pairs that get no new connections and still have some.
     pub waiting: usize,
-    /// Pairs that would be drained (observe mode).
+    /// The number of pairs that would be drained, while the agent observes.
     pub planned: usize,
-    /// Services that keep their destinations on the node.
+    /// The number of exempt services.
     pub exempt_services: usize,
-    /// The first of them, and why.
+    /// The first few exempt services, with the reason.
     pub exempt: Vec<ExemptServiceRow>,
-    /// Pairs that the kernel refused to change.
+    /// The number of problems with pairs of the node.
     pub failed: usize,
-    /// The first of them.
+    /// The first few problems, in words.
     pub problems: Vec<String>,
 }
 
-/// Who restores what was drained, where the agent is killed.
+/// The guard restores the drained destinations if the agent is killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum GuardRow {
-    /// A process that the agent starts once something is drained.
+    /// The agent starts the guard as a child process, once something is drained.
     #[default]
     Child,
-    /// One that is started apart.
+    /// The guard is started apart from the agent (`--guard external`).
     External {
-        /// Whether it is there.
+        /// Whether such a guard runs.
         seen: bool,
     },
 }
 
-/// IPVS.
+/// The drain in IPVS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IpvsRow {
-    /// Whether the kernel has it loaded.
+    /// Whether IPVS is loaded in the kernel.
     pub loaded: bool,
-    /// What keeps flagged nodes from being drained as they should be.
+    /// Why flagged nodes are drained only within limits, in words. `None` if there is no limit.
     pub note: Option<String>,
-    /// What went wrong.
+    /// What went wrong, in words.
     pub problems: Vec<String>,
-    /// Changes of the tables that this agent has made: one for each weight, deletion and addition.
+    /// The number of changes that this agent made to the tables of IPVS. Each weight, deletion and addition counts.
     pub changes: u64,
-    /// Who restores where this agent is killed.
+    /// Which guard restores the drained destinations.
     pub guard: GuardRow,
-    /// By flagged node, and by such as are being restored.
+    /// The drain of each node that is flagged, or whose destinations are being restored, by name.
     pub nodes: BTreeMap<NodeName, DrainRow>,
 }

@@ -30,15 +30,15 @@ pub(super) const VERDICT_LIFETIME: Duration = Duration::from_nanos(nodefence_com
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeAction {
-    /// They pass.
+    /// Packets pass.
     Pass,
-    /// They are dropped, and their sender is told: by a RST or an ICMP port unreachable.
+    /// Packets are dropped, and the sender gets a RST or an ICMP port unreachable.
     Refuse,
-    /// They are dropped.
+    /// Packets are dropped, and the sender gets nothing.
     Drop,
-    /// They pass, and are counted.
+    /// Packets pass and are counted.
     Observe,
-    /// There is no such node any more. Only `nodes --watch` says so.
+    /// The node does not exist any more. Only `nodes --watch` prints this value.
     Gone,
 }
 
@@ -54,129 +54,129 @@ impl fmt::Display for NodeAction {
     }
 }
 
-/// A node.
+/// A node, and the claims on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRow {
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// The address by which the other nodes reach it; `None` where none is known.
+    /// The address at which the other nodes reach the node. `None` if it is not known.
     pub address: Option<IpAddr>,
-    /// All of its addresses that are known, that one first.
+    /// All known addresses of the node. `address` is first.
     pub addresses: Vec<IpAddr>,
-    /// Its zone.
+    /// The zone of the node. `None` if the source names no zone.
     pub zone: Option<String>,
-    /// Its pool.
+    /// The pool of the node. `None` if the source names no pool.
     pub pool: Option<String>,
-    /// Its index in the maps.
+    /// The index of the node in the maps.
     pub index: u32,
-    /// Its index's generation.
+    /// The generation of the index. An index that is given to another node has a new generation.
     pub generation: u32,
-    /// How many backends it has.
+    /// The number of backends on the node.
     pub backends: usize,
-    /// Whether the agent runs on it.
+    /// Whether the agent runs on the node.
     pub own: bool,
-    /// What the datapath does with packets to it.
+    /// What the datapath does with packets to the node.
     pub action: NodeAction,
-    /// How many ports of its backends pass all the same, because a Service has nothing else.
+    /// The number of exempt ports of the backends: packets to them pass, because a Service has no other endpoint.
     pub exempt: usize,
-    /// The flag it bears.
+    /// The flag on the node. `None` if no flag holds.
     pub flag: Option<FlagRow>,
-    /// All that is held against it, the flag too.
+    /// All claims on the node, the flags included.
     pub claims: Vec<ClaimRow>,
 }
 
-/// A backend.
+/// A backend, and the device by which packets to it leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendRow {
-    /// Its address.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// Its port, where only that one is its own (host network).
+    /// The port of a backend in the host network, which shares the address of its node. `None` if the whole address belongs to the backend.
     pub port: Option<u16>,
-    /// That port's protocol.
+    /// The protocol of the port. `None` if `port` is `None`.
     pub protocol: Option<Protocol>,
-    /// The node it runs on.
+    /// The node of the backend.
     pub node: String,
-    /// Whether that node bears a flag.
+    /// Whether the node is flagged, or an automatic claim on it takes effect.
     pub flagged: bool,
-    /// The attached device by which packets to it leave; `None` where no attached device is known to carry them.
+    /// The attached device by which packets to the backend leave. `None` if no attached device is known to carry them.
     pub interface: Option<String>,
-    /// Why there is none.
+    /// Why no attached device covers the backend. `None` if one does, or if packets to the backend leave by no device.
     pub uncovered: Option<String>,
 }
 
-/// A port of a flagged node's backend that is not cut.
+/// An exempt port of a backend on a flagged node. Packets to it pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExemptRow {
-    /// The node.
+    /// The node of the backend.
     pub node: String,
-    /// The backend's address.
+    /// The address of the backend.
     pub address: IpAddr,
-    /// Its port.
+    /// The exempt port.
     pub port: u16,
-    /// That port's protocol.
+    /// The protocol of the port.
     pub protocol: Protocol,
-    /// The first Service that needs it.
+    /// The first Service that needs the port.
     pub service: String,
-    /// Why.
+    /// Why the port is exempt, in words.
     pub why: String,
 }
 
 /// A counter of the datapath.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CounterRow {
-    /// Its name.
+    /// The name of the counter.
     pub reason: String,
-    /// Packets, summed over all CPUs.
+    /// The number of packets, summed over all CPUs.
     pub packets: u64,
-    /// Bytes from the network header on.
+    /// The number of bytes of these packets, from the network header on.
     pub bytes: u64,
-    /// What it counts.
+    /// What the counter counts.
     pub help: String,
 }
 
-/// What came of challenging a node's idle clients: each answers with a packet, and that packet is reset.
+/// The result of challenging the idle clients of a node. A challenged client answers with a packet, and that packet is reset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChallengeRow {
-    /// Flows to the node that conntrack listed.
+    /// The number of flows to the node that conntrack listed.
     pub listed: usize,
-    /// Flows whose client was challenged.
+    /// The number of flows whose client was challenged.
     pub challenged: usize,
-    /// Of those, gone or reset at the end.
+    /// The number of challenged flows that were gone or reset at the end.
     pub closed: usize,
-    /// Not challenged: conntrack has them in CLOSE.
+    /// The number of flows that were not challenged because conntrack has them in CLOSE.
     pub skipped_closed: usize,
-    /// Not challenged: no TCP; cut when the client next sends.
+    /// The number of flows that were not challenged because they are not TCP. They are cut when the client next sends.
     pub skipped_not_tcp: usize,
-    /// Not challenged: being opened or closed in order.
+    /// The number of flows that were not challenged because they were being opened, or closed in order.
     pub skipped_opening_or_ended: usize,
-    /// Not challenged: no attached device leads to the backend, or the segment could not be injected.
+    /// The number of flows that were not challenged because no attached device leads to the backend, or because the segment could not be injected.
     pub unreachable: usize,
-    /// Flows made liberal in the reply direction.
+    /// The number of flows that were made liberal in the reply direction.
     pub liberal: usize,
-    /// How long it took.
+    /// Duration of the round, in seconds.
     pub seconds: f64,
-    /// What went wrong, or was cut short.
+    /// What failed, or why the round ended early. `None` if the round was complete.
     pub problem: Option<String>,
 }
 
-/// What was deleted of the conntrack entries and the affinity that tied clients to a flagged node.
+/// The stale conntrack entries and affinity of a flagged node that were deleted. Stale entries tie clients to the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StaleRow {
-    /// Nodes that were cut together; the counts are of all of them. 1 where it was alone.
+    /// The number of nodes that were cut together. The counts are of all of them. 1 if the node was cut alone.
     pub nodes: usize,
-    /// Sets or lists of clients that stick to an endpoint, from which all of them were taken.
+    /// The number of affinity sets or lists of kube-proxy from which all clients were deleted.
     pub affinity: usize,
-    /// Sets that may be such but were left alone: the name is cut off, and the Service not known.
+    /// The number of sets that were left alone, because their name is cut off and their Service is not known.
     pub affinity_unknown: usize,
-    /// conntrack entries of UDP and SCTP, deleted one by one.
+    /// The number of conntrack entries of UDP and SCTP that were deleted one by one.
     pub datagrams: usize,
-    /// conntrack entries of TCP, deleted one by one after idle clients were challenged.
+    /// The number of conntrack entries of TCP that were deleted one by one, after the idle clients were challenged.
     pub tcp: usize,
-    /// Requests that deleted by filter; the kernel does not tell how many entries each took.
+    /// The number of requests that deleted by filter. The kernel does not report how many entries each request deleted.
     pub by_filter: usize,
-    /// Entries that the kernel would not delete.
+    /// The number of entries that the kernel did not delete.
     pub refused: usize,
-    /// What went wrong, or was left as it is for a reason.
+    /// What failed, or why something was left as it is. `None` if nothing failed.
     pub problem: Option<String>,
 }
 
@@ -184,100 +184,100 @@ const fn yes() -> bool {
     true
 }
 
-/// What a `flag` did.
+/// The result of a `flag`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlagReport {
-    /// The node.
+    /// The flagged node.
     pub node: String,
-    /// The node whose agent was told: no other one knows of the flag.
+    /// The node of the agent that has the flag. No other agent knows of the flag.
     #[serde(default)]
     pub on: String,
-    /// Who set it: the user that the kernel names, and the one that sudo names.
+    /// The user who set the flag: the user that the kernel names, and the user that sudo names.
     #[serde(default)]
     pub by: String,
-    /// Its index in the maps.
+    /// The index of the node in the maps.
     pub index: u32,
-    /// What the datapath does with packets to it from now on.
+    /// What the datapath does with packets to the node from now on.
     pub action: NodeAction,
-    /// Seconds until the flag ends by itself.
+    /// Seconds until the flag ends by itself. `None` if it holds until an `unflag`.
     pub for_seconds: Option<u64>,
-    /// How many backends it has.
+    /// The number of backends on the node.
     pub backends: usize,
-    /// How many of these no attached device covers: traffic to them is not cut.
+    /// The number of these backends that no attached device covers. Traffic to them is not cut.
     pub uncovered_count: usize,
-    /// Some of them, with the reason.
+    /// The first few backends that are not covered, with the reason.
     pub uncovered: Vec<String>,
-    /// How many of its ports pass, because a Service has nothing else.
+    /// The number of exempt ports of the node: packets to them pass, because a Service has no other endpoint.
     #[serde(default)]
     pub exempt_count: usize,
-    /// Some of them, with the reason.
+    /// The first few exempt ports, with the reason.
     #[serde(default)]
     pub exempt: Vec<String>,
-    /// How many of its endpoints are left out, since each may be the node's own address: traffic to them is not cut.
+    /// The number of endpoints of the node that are left out of the maps, because each may be the address of the node. Traffic to them is not cut.
     #[serde(default)]
     pub left_out: usize,
-    /// How many backends of all nodes do not fit in the maps: traffic to them is not cut.
+    /// The number of backends of all nodes that do not fit in the maps. Traffic to them is not cut.
     #[serde(default)]
     pub beyond_maps: u64,
-    /// Why new connections are refused in place of being balanced anew; `None` where they are balanced anew.
+    /// Why new connections are refused instead of balanced anew. `None` if they are balanced anew.
     #[serde(default)]
     pub new_refused: Option<String>,
-    /// The flag of an earlier command that this one takes the place of.
+    /// The flag of an earlier command that this flag replaces. `None` if there was none.
     pub replaced: Option<FlagRow>,
-    /// Whether the verdict is in the map. An agent of before, which does not say, warns where it is not.
+    /// Whether the verdict is in the map. An agent of an older version does not send this field: it warns if the verdict is not in the map.
     #[serde(default = "yes")]
     pub written: bool,
-    /// Microseconds from reading the request to the end of the map write.
+    /// Microseconds from the reading of the request to the end of the map write.
     pub flip_micros: u64,
-    /// When the request was read: CLOCK_MONOTONIC nanoseconds, the clock of the datapath.
+    /// When the request was read, in nanoseconds of CLOCK_MONOTONIC (the clock of the datapath).
     pub received_ns: u64,
-    /// Whether idle clients are being challenged at this moment; what comes of it stands in `challenged` of `nodefence status`.
+    /// Whether idle clients are being challenged at this moment. `challenged` of `nodefence status` has the result later.
     pub challenging: bool,
-    /// The round of challenging idle clients, where it was waited for.
+    /// The result of challenging the idle clients. `None` if the command did not wait for it.
     pub challenged: Option<ChallengeRow>,
-    /// What the operator should know.
+    /// What the operator should know, in words.
     pub warnings: Vec<String>,
 }
 
-/// What an `unflag` did.
+/// The result of an `unflag`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnflagReport {
     /// The node.
     pub node: String,
-    /// Whether there was a flag of the CLI to take back.
+    /// Whether the node had a flag that a command set.
     pub was_flagged: bool,
-    /// The flag that still holds: the source's, or one that another command set meanwhile.
+    /// The flag that still holds: a flag of the source of nodes, or a flag that another command set meanwhile. `None` if there is none.
     pub still: Option<FlagRow>,
-    /// What the operator should know.
+    /// What the operator should know, in words.
     pub warnings: Vec<String>,
 }
 
-/// The pinned tables.
+/// The pinned maps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DataplaneRow {
-    /// Where they are pinned.
+    /// The folder in which the maps are pinned.
     pub pin_dir: String,
-    /// Backends that fit.
+    /// The number of backends for which the map has room.
     pub max_backends: u32,
-    /// Backends that did not fit: their traffic passes.
+    /// The number of backends that did not fit. Traffic to them passes.
     pub left_out: u64,
-    /// Host-network ports that did not fit: their traffic passes.
+    /// The number of host-network ports that did not fit. Traffic to them passes.
     pub left_out_ports: u64,
-    /// The first few of their addresses.
+    /// The addresses of the first few backends that did not fit.
     pub left_out_first: Vec<IpAddr>,
-    /// Why the last write failed.
+    /// Why the last write failed. `None` if it did not fail.
     pub error: Option<String>,
-    /// How often all entries were compared with what was written, since the agent began; the next time after ten minutes.
+    /// How many times all entries were compared with what the agent wrote, since the agent began. The agent compares them every ten minutes.
     pub compared: u64,
-    /// When they were last.
+    /// When the entries were last compared. `None` before the first time.
     pub compared_last: Option<Timestamp>,
-    /// Entries that somebody else had changed, since the agent began; they were mended.
+    /// The number of entries that somebody else had changed, since the agent began. The agent corrected them.
     pub differed: u64,
-    /// Why the last comparison was given up.
+    /// Why the last comparison was given up. `None` if it was complete.
     pub compare_error: Option<String>,
     /// Seconds since the verdicts were last renewed.
     pub renewed_seconds_ago: f64,
-    /// Why the last renewal failed; verdicts lapse 3 s after the last good one.
+    /// Why the last renewal failed. Verdicts lapse 3 s after the last renewal that succeeded. `None` if it did not fail.
     pub renew_error: Option<String>,
 }
 
@@ -293,95 +293,95 @@ impl DataplaneRow {
     }
 }
 
-/// What listing conntrack's table has cost, since the agent began; what the audit reads is not in it.
+/// The listings of conntrack since the agent began. Listings for the audit are not included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConntrackRow {
-    /// Which zone is looked at; 0 is the default one.
+    /// The conntrack zone that the agent lists. 0 is the default zone.
     pub zone: u16,
-    /// How often the kernel went through its IPv4 entries.
+    /// How many times the kernel listed its IPv4 entries.
     pub listed_v4: u64,
-    /// How often it went through its IPv6 entries.
+    /// How many times the kernel listed its IPv6 entries.
     pub listed_v6: u64,
 }
 
-/// The agent's state.
+/// The state of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
-    /// The agent's version.
+    /// The version of the agent.
     pub version: String,
-    /// Its process id.
+    /// The process id of the agent.
     pub pid: i32,
-    /// When it started.
+    /// When the agent started.
     pub started: Timestamp,
-    /// The node it runs on.
+    /// The node that the agent runs on.
     pub node: String,
-    /// Whether it cuts now: observe also where enforce is set, beside what replaces kube-proxy and with a view that is too old.
+    /// The mode in effect. It is `observe` also where `enforce` is set, while another program replaces kube-proxy or the view is too old.
     pub mode: Mode,
-    /// What of that is set, and who set it. `None`: an agent of a version before does not say.
+    /// The mode that is set, and who set it. `None` if the agent is of an older version that does not report it.
     #[serde(default)]
     pub mode_set: Option<Adjusted<Mode>>,
-    /// What forwards Services in kube-proxy's place.
+    /// The program that forwards Services in place of kube-proxy. `None` if there is none.
     pub replacement: Option<ReplacementRow>,
-    /// What senders are told.
+    /// What a sender gets when its packet is cut.
     pub answer: Answer,
-    /// What is done about claims that no person made.
+    /// What the agent does about automatic claims, which no person made.
     pub auto: Auto,
-    /// How many nodes these may cut, of all, of each zone and of each pool: a part, as in `1/3`, and at least one.
+    /// The part of the nodes that automatic claims may cut, such as `1/3`: of all nodes, of each zone and of each pool. They may always cut one node.
     pub auto_limit: String,
-    /// Where they are withheld, since that is exceeded.
+    /// The scopes in which this limit is exceeded.
     pub withheld: Vec<WithheldRow>,
-    /// Who exists, and who says so.
+    /// The source of nodes, and the view that the agent took from it.
     pub cluster: ClusterRow,
-    /// Nodes that bear a flag, or a claim that no person made.
+    /// The nodes with a flag or an automatic claim.
     pub flagged: Vec<NodeRow>,
-    /// Flags of the CLI on nodes that the view does not have at the moment, by node; they hold again once it has.
+    /// The flags on nodes that the view does not have at the moment, by node. They take effect when the view has the node.
     pub flagged_unknown: std::collections::BTreeMap<NodeName, FlagRow>,
-    /// Claims that no person made on such nodes.
+    /// The automatic claims on nodes that the view does not have at the moment, by node.
     pub claimed_unknown: std::collections::BTreeMap<NodeName, Vec<ClaimRow>>,
-    /// How many ports of flagged nodes' backends are not cut, because a Service has nothing else.
+    /// The number of exempt ports of flagged nodes: packets to them pass, because a Service has no other endpoint.
     pub exempt: usize,
-    /// Some of them, with the reason.
+    /// The first few exempt ports, with the reason.
     pub exempt_examples: Vec<ExemptRow>,
-    /// How many more ports would be exempt, were what is only observed enforced.
+    /// How many more ports would be exempt if all claims that are only observed were enforced.
     pub would_exempt: usize,
-    /// What became of packets that can be balanced anew.
+    /// The rescue of packets that meet the cut and can be balanced anew.
     pub rescue: RescueRow,
-    /// What is wrong with the file that keeps the CLI's flags.
+    /// What is wrong with the file of saved flags. `None` if nothing is wrong.
     pub flags_problem: Option<String>,
-    /// The pinned tables.
+    /// The pinned maps.
     pub dataplane: DataplaneRow,
     /// The devices.
     pub interfaces: Vec<InterfaceRow>,
-    /// Why devices and routes could not be looked at last. What is told of devices and of coverage is older then.
+    /// Why devices and routes could not be read last. What this report says of devices and coverage is then older. `None` if they were read.
     pub routes_problem: Option<String>,
-    /// How many backends attached devices cover. `None`: an agent of a version before does not say.
+    /// The number of backends that attached devices cover. `None` if the agent is of an older version that does not report it.
     #[serde(default)]
     pub covered: Option<usize>,
-    /// How many backends no attached device covers.
+    /// The number of backends that no attached device covers. Traffic to them is not cut.
     pub uncovered: usize,
-    /// Some of them, with the reason.
+    /// The first few of these backends, with the reason.
     pub uncovered_examples: Vec<BackendRow>,
-    /// What was found out about this kernel: how idle clients are challenged, and how RSTs are made.
+    /// The results of the probes of this kernel: how idle clients are challenged, and how RSTs are made.
     pub probe: Findings,
-    /// The same in words.
+    /// The same results in words.
     pub probe_text: String,
-    /// Which flows cannot be challenged on this node.
+    /// The flows that cannot be challenged on this node, in words.
     pub cannot_challenge: Vec<String>,
-    /// How often conntrack was listed.
+    /// The listings of conntrack.
     pub conntrack: ConntrackRow,
-    /// The last round of challenges, by node.
+    /// The last round of challenges for each node, by name.
     pub challenged: std::collections::BTreeMap<NodeName, ChallengeRow>,
-    /// How kube-proxy forwards, and by what that is known.
+    /// How kube-proxy forwards, and how the agent knows.
     pub proxy: Judgement,
-    /// What was last deleted of the conntrack entries and the affinity that tied clients to flagged nodes, by node.
+    /// The stale conntrack entries and affinity that were last deleted for each flagged node, by name.
     pub stale: std::collections::BTreeMap<NodeName, StaleRow>,
-    /// Next hops to flagged nodes.
+    /// The next hops to flagged nodes.
     pub neighbours: Vec<NeighbourRow>,
-    /// What is drained from IPVS.
+    /// The drain in IPVS.
     pub ipvs: IpvsRow,
-    /// How many lines of the log were lost: they came faster than they could be put into words, or than somebody read them.
+    /// The number of log lines that were lost, because they came faster than they could be formatted or read.
     pub log_lines_lost: usize,
-    /// What is logged. `None`: an agent of a version before does not say.
+    /// What is logged. `None` if the agent is of an older version that does not report it.
     #[serde(default)]
     pub log_level: Option<Adjusted<String>>,
 }

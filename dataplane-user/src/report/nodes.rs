@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::model::NodeRow;
 
-/// Nodes, and what is claimed of them.
+/// Nodes, and the claims on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeList {
-    /// Those that were asked for, by name.
+    /// The requested nodes, by name. All nodes if no name was given.
     pub items: Vec<NodeRow>,
-    /// Names that were asked for and that no node has; the exit code is 7 then.
+    /// The requested names that no node has. If there are any, the exit code is 7.
     pub not_found: Vec<String>,
 }

@@ -5,30 +5,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{plan::Mode, proxy::Replacement};
 
-/// What the agent does beside it.
+/// What the agent does while another program forwards Services in place of kube-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Beside {
-    /// It only observes, because of it.
+    /// The agent only observes because of the other program.
     Observes,
-    /// It cuts all the same: `--force`.
+    /// The agent cuts all the same (`--force`).
     Forced,
-    /// It observes in any case: mode observe.
+    /// The agent observes in any case, because the mode is set to observe.
     Nothing,
 }
 
-/// What forwards Services in kube-proxy's place on this node.
+/// A program that forwards Services in place of kube-proxy on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplacementRow {
-    /// What it is called.
+    /// The name of the program.
     pub product: String,
-    /// The device by which it was found.
+    /// The device that shows that the program is here.
     pub device: String,
-    /// What the agent does beside it.
+    /// What the agent does because of the program.
     pub beside: Beside,
-    /// All of that in a sentence.
+    /// What the agent found and what it does about it, in one sentence.
     pub why: String,
-    /// How the device is deleted where the product is gone.
+    /// The command that deletes the device after the program was removed.
     pub remedy: String,
 }
 

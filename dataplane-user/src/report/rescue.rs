@@ -5,25 +5,25 @@ use std::{collections::BTreeMap, fmt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether packets of this machine's own sockets are balanced anew when they are sent once more.
+/// Whether the agent can balance anew the packets of sockets of this machine, by sending each packet once more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnState {
-    /// None was seen yet.
+    /// No such packet was seen yet.
     #[default]
     NotTried,
-    /// They are, of every kind that was seen.
+    /// All kinds of packets that were seen are balanced anew.
     Balanced,
-    /// Some kinds are not. They go elsewhere when their sender sends them again.
+    /// Some kinds of packets are not balanced anew. They go elsewhere when the sender repeats them.
     Repeated,
 }
 
-/// What becomes of packets of this machine's own sockets.
+/// The rescue of packets of sockets of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OwnRow {
     /// Whether they are balanced anew.
     pub state: OwnState,
-    /// Kinds that are not: IP version and protocol, as in `IPv4 TCP`.
+    /// The kinds that are not balanced anew: IP version and protocol, such as `IPv4 TCP`.
     pub repeated: Vec<String>,
 }
 
@@ -39,19 +39,19 @@ impl fmt::Display for OwnRow {
     }
 }
 
-/// New connections and datagrams that met the cut and were balanced anew.
+/// The rescue: new connections and datagrams that meet the cut are balanced anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RescueRow {
-    /// Why none is; `None` where they are.
+    /// Why no packet is rescued now. `None` if packets are rescued.
     pub idle: Option<String>,
-    /// What becomes of those of this machine's own sockets, which are sent once more by a raw socket.
+    /// The rescue of packets of sockets of this machine. They are sent once more by a raw socket.
     pub own: OwnRow,
-    /// How many were rescued; one that met the cut again counts again.
+    /// The number of rescued packets. A packet that meets the cut again counts again.
     pub rescued: u64,
-    /// How many were refused after all their tries.
+    /// The number of packets that were refused after all their tries.
     pub tries: u64,
-    /// How many were refused at once, since more came than `--rescue-per-second` and the agent's share of a processor allow.
+    /// The number of packets that were refused at once, because more came than `--rescue-per-second` and the processor share of the agent allow.
     pub beyond_budget: u64,
-    /// How many were not rescued for another reason, by the name of its counter. Later versions may have more counters.
+    /// The number of packets that were not rescued for another reason, by the name of the counter. Later versions may have more counters.
     pub not: BTreeMap<String, u64>,
 }

@@ -32,13 +32,13 @@ pub enum Source {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimCause {
-    /// A person wants it.
+    /// A person flagged the node, by command or in the source of nodes.
     Operator,
-    /// Another system reports it.
+    /// Another system reported the node.
     External,
-    /// Its workloads owe answers and cannot give them.
+    /// Workloads of the node owe answers and cannot give them.
     Hung,
-    /// It does not answer at all.
+    /// The node does not answer at all.
     Unreachable,
 }
 

@@ -10,18 +10,18 @@ use crate::{
     plan::{Answer, Mode},
 };
 
-/// How automatic claims, which no person made, are carried out.
+/// What the agent does about automatic claims, which no person made.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Auto {
-    /// They are only shown.
+    /// The claims are only shown.
     Off,
-    /// Packets that they would cut are counted.
+    /// Packets that the claims would cut are counted.
     #[default]
     Observe,
-    /// They are enforced as an operator's are, within the limits.
+    /// The claims are enforced like flags, within the limits.
     Enforce,
 }
 
@@ -74,12 +74,12 @@ impl Share {
     }
 }
 
-/// Who changed a setting of an agent that runs, and when.
+/// Who changed a setting of the running agent, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ChangedBy {
-    /// Who asked, in the words of a flag's `by`.
+    /// The user who changed the setting: the user that the kernel names, and the user that sudo names.
     pub by: String,
-    /// When.
+    /// When the setting was changed.
     pub at: Timestamp,
 }
 

@@ -11,10 +11,10 @@ use crate::cluster::{Backend, Scope};
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Cut packets to a flagged node.
+    /// Packets to a flagged node are cut.
     #[default]
     Enforce,
-    /// Cut nothing; count what would have been cut.
+    /// Packets pass. Those that would be cut are counted.
     Observe,
 }
 
@@ -28,13 +28,13 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// What a sender is told.
+/// What a sender gets when its packet is cut.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// A RST or an ICMP port unreachable, so that it reconnects at once.
+    /// A RST or an ICMP port unreachable, so that the sender reconnects at once.
     #[default]
     Refuse,
     /// Nothing.

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 #[schemars(rename = "ProxyMode")]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Virtual servers of IPVS.
+    /// By virtual servers of IPVS.
     Ipvs,
-    /// Chains of iptables, legacy or nft.
+    /// By chains of iptables, legacy or nft.
     Iptables,
-    /// A table of nftables.
+    /// By a table of nftables.
     Nftables,
 }
 

@@ -42,13 +42,13 @@ impl Protocols {
     }
 }
 
-/// Where this kernel deletes by filter, and exactly what the filter says.
+/// Where this kernel deletes conntrack entries by filter, exactly those that the filter names.
 // Found out by `super::by_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ByFilter {
-    /// IPv4 entries.
+    /// Whether it does so for IPv4 entries.
     pub v4: bool,
-    /// IPv6 entries.
+    /// Whether it does so for IPv6 entries.
     pub v6: bool,
 }
 

@@ -5,16 +5,16 @@ use super::{
     clsact, error::Error, exposed, folders, links, lock::PinLock, names::Hook, netlink::Netlink, versions,
 };
 
-/// What a detach removed.
+/// What `detach` removed from the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, schemars::JsonSchema)]
 pub struct DetachReport {
-    /// tcx and XDP links.
+    /// The number of tcx and XDP links.
     pub links: u32,
-    /// clsact filters.
+    /// The number of clsact filters.
     pub filters: u32,
-    /// clsact qdiscs that we had made and that were empty.
+    /// The number of clsact qdiscs. Only empty ones that an agent made are removed.
     pub qdiscs: u32,
-    /// Pinned maps.
+    /// The number of pinned maps.
     pub maps: u32,
 }
 

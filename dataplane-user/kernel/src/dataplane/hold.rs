@@ -36,18 +36,18 @@ pub struct FlaggedNode {
     pub hops: Vec<Hop>,
 }
 
-/// What became of one next hop.
+/// What the agent does with the neighbour entry of a next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "NeighbourState")]
 pub enum Holding {
-    /// Renewed: packets reach the cut even if the node's link is down.
+    /// The agent renews the entry. Packets reach the cut even if the link of the node is down.
     Held,
-    /// The entry needs no help: it is permanent, without resolution, or kept by a daemon.
+    /// The agent leaves the entry alone, because it needs no help: it is permanent, needs no resolution, or is kept by a daemon.
     Fixed,
-    /// The next hop is not the node (a router, say): left alone. If it fails, packets die there for every destination.
+    /// The agent leaves the entry alone, because the next hop is not the node (a router, for example). If the next hop fails, packets to every destination behind it are lost there.
     NotTheNode,
-    /// No link-layer address was seen since the agent started: packets die before egress, and their senders get EHOSTUNREACH.
+    /// The link-layer address was not seen since the agent started. Packets are lost before egress, and their senders get EHOSTUNREACH.
     Unknown,
 }
 

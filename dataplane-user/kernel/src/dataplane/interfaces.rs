@@ -27,13 +27,13 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 /// include/uapi/linux/if_arp.h; libc lacks it.
 const ARPHRD_RAWIP: u16 = 519;
 
-/// What a device's packets start with.
+/// The header that packets of a device begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkLayer {
     /// An Ethernet header.
     L2,
-    /// The IP header.
+    /// An IP header.
     L3,
 }
 

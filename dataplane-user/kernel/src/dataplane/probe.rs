@@ -33,15 +33,15 @@ const LOADING_LIMIT: Duration = Duration::from_secs(60);
 /// Exists where conntrack is loaded.
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding<T> {
-    /// The probe ran; this is the answer.
+    /// The probe ran and found this.
     Found(T),
-    /// There is nothing to find out here.
+    /// The probe was not needed on this node, for this reason.
     NotNeeded(String),
-    /// The probe could not run.
+    /// The probe failed, for this reason.
     Failed(String),
 }
 
@@ -61,17 +61,17 @@ impl Present {
     }
 }
 
-/// What the probes found.
+/// The results of the probes of this kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Findings {
-    /// How conntrack treats challenges.
+    /// Which challenges conntrack translates.
     pub conntrack: Finding<Conntrack>,
-    /// IPVS translates a RST back that was made from the client's own segment and redirected (missing before de2c211868b9,
-    /// "ipvs: Always clear ipvs_property flag in skb_scrub_packet()", 6.14 and stable branches).
+    /// Whether IPVS translates a RST back that was made from the client's own segment and redirected. A kernel without de2c211868b9 does not
+    /// ("ipvs: Always clear ipvs_property flag in skb_scrub_packet()", 6.14 and stable branches).
     pub ipvs_translates: Finding<bool>,
-    /// Which entries conntrack deletes by filter, and no others.
+    /// Where the kernel deletes conntrack entries by filter, exactly those that the filter names.
     pub deletes_by_filter: Finding<ByFilter>,
-    /// Milliseconds that all of it took.
+    /// Duration of all probes, in milliseconds.
     pub milliseconds: u64,
 }
 

@@ -13,9 +13,9 @@ use super::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TcMode {
-    /// Links (6.6 and later).
+    /// As tcx links (Linux 6.6 and later).
     Tcx,
-    /// Filters on a clsact qdisc.
+    /// As filters on a clsact qdisc.
     Clsact,
 }
 

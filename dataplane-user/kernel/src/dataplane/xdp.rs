@@ -11,29 +11,29 @@ use super::{
     sys,
 };
 
-/// Whether XDP runs on a device, and why not.
+/// Whether the XDP program runs on a device, and why not.
 #[derive(
     Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 pub struct XdpStatus {
-    /// What runs.
+    /// How the program runs.
     pub state: XdpState,
-    /// Why it does not run though it was asked for, or what it cannot do.
+    /// Why the program does not run although it was requested, or what it cannot do. `None` if there is nothing to say.
     pub reason: Option<String>,
 }
 
-/// How XDP runs on a device.
+/// How the XDP program runs on a device.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum XdpState {
-    /// Not at all.
+    /// The program does not run.
     #[default]
     Off,
-    /// In the driver.
+    /// The program runs in the driver.
     Native,
-    /// In the stack.
+    /// The program runs in the network stack, after the driver.
     Generic,
 }
 

@@ -22,12 +22,12 @@ pub enum ProxyChoice {
     None,
 }
 
-/// Which mode the agent goes by, and why.
+/// How kube-proxy forwards, as far as the agent knows, and how the agent knows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Judgement {
-    /// `None`: tables stay as they are, the datapath alone cuts.
+    /// The mode of kube-proxy. `None` if it is not known or not to be used: the agent then leaves the tables of kube-proxy alone, and only the datapath cuts.
     pub mode: Option<Mode>,
-    /// Why, in words.
+    /// How the agent knows, or why it does not know, in words.
     pub why: String,
 }
 

@@ -2,32 +2,32 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is not as it should be.
+/// A kind of difference between what the kernel or kube-proxy has and what the cluster says.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[schemars(rename = "DifferenceKind")]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A real server that outlived its endpoint.
+    /// A destination in IPVS whose endpoint is gone.
     StaleDestination,
-    /// An endpoint that is no real server.
+    /// An endpoint that is missing among the destinations in IPVS.
     MissingDestination,
-    /// A virtual address that has no virtual server.
+    /// A virtual address that has no virtual server in IPVS.
     MissingService,
-    /// A virtual server whose address no Service has.
+    /// A virtual server in IPVS whose address no Service has.
     ExtraService,
-    /// A weight of 0 that neither a flag nor a leaving endpoint explains.
+    /// A destination with weight 0 although no flag and no leaving endpoint explains it.
     StrayWeight,
-    /// A real server on a flagged node that still gets connections, or has some.
+    /// A destination on a flagged node that still gets connections, or still has some.
     FlaggedDestination,
-    /// A UDP flow of a Service whose backend is none of its endpoints.
+    /// A UDP flow of a Service to a backend that is not an endpoint of the Service.
     StaleUdp,
     /// A translated flow to a flagged node.
     FlaggedFlow,
-    /// A client that Service affinity keeps at a backend of a flagged node.
+    /// A client that Service affinity ties to a backend of a flagged node.
     FlaggedAffinity,
-    /// kube-proxy was asked for a sync, and none has succeeded for two minutes.
+    /// The last successful sync of kube-proxy is more than two minutes old, and another sync was requested since.
     KubeProxyStale,
 }
 

@@ -11,18 +11,18 @@ use super::{Difference, Found, Grace, Kind, Part, Subject};
 /// pkg/proxy/ipvs/graceful_termination.go).
 const TERMINATION: Duration = Duration::from_secs(120);
 
-/// What a difference counts as.
+/// Whether a difference is a fault.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[schemars(rename = "DifferenceState")]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It has been there for longer than it should be.
+    /// The difference has lasted for too long.
     Fault,
-    /// kube-proxy may still mend it.
+    /// The difference is not a fault yet: kube-proxy may still mend it.
     New,
-    /// A destination ends in order: it has weight 0, and its connections go on.
+    /// The difference is a destination that ends in order: it has weight 0, and its connections go on.
     Draining,
 }
 

@@ -27,15 +27,15 @@ const RTM_NEWLINK: u16 = 16;
 const TRIES: u32 = 4;
 const PEACE: Duration = Duration::from_millis(30);
 
-/// How conntrack treats a challenge, a segment in the reply direction with numbers that are not the flow's.
+/// Which challenges conntrack translates. A challenge is a segment in the reply direction with numbers that are not those of the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "Challenges")]
 pub struct Conntrack {
-    /// A SYN|ACK with any numbers is translated.
+    /// Whether a SYN|ACK with any numbers is translated.
     pub syn_ack: bool,
-    /// An ACK with numbers far in the past is translated.
+    /// Whether an ACK with numbers far in the past is translated.
     pub far_past: bool,
-    /// An ACK with any numbers is translated once the flow is liberal in the reply direction.
+    /// Whether an ACK with any numbers is translated once the flow is liberal in the reply direction.
     pub liberal: bool,
 }
 
