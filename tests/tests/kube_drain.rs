@@ -381,7 +381,7 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     let is_fault = || Audit::of(&beside.agent).is_ok_and(|audit| audit.in_state("fault").contains(&stray));
     wait_until("it is a fault", LIMIT, is_fault)?;
     let done = repair(&beside.agent, &["--kind", "stray-weight"])?;
-    ensure!(done == outcomes([("stray-weight left", 1)]), "{done:?}");
+    ensure!(done == outcomes([("stray-weight skipped", 1)]), "{done:?}");
     let synced = beside.proxy.syncs()?;
     wait_until("kube-proxy syncs", sync_period() * 2 + LIMIT, || {
         beside.proxy.syncs().is_ok_and(|now| now > synced)

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     plan::audit::{Kind, State},
-    report::{AuditReport, Outcome, RepairReport, RepairRow, seconds},
+    report::{AuditReport, RepairOutcome, RepairReport, RepairRow, seconds},
 };
 
 /// The exit code of `audit`. Faults are findings.
@@ -18,7 +18,7 @@ pub(super) fn audit_exit(report: &AuditReport) -> Exit {
 
 /// The exit code of `repair`. A repair that failed is an error.
 pub(super) fn repair_exit(report: &RepairReport) -> Exit {
-    let failed = report.rows.iter().any(|row| row.outcome == Outcome::Failed);
+    let failed = report.rows.iter().any(|row| row.outcome == RepairOutcome::Failed);
     if failed { Exit::Error } else { Exit::Ok }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn audit(report: &AuditReport) -> String {
     let _ = write!(text, " (a fault after {})", seconds(report.fault_after_seconds.ceil() as u64));
     if !report.repairs.is_empty() {
         let kinds: Vec<String> = report.repairs.iter().map(Kind::to_string).collect();
-        let _ = write!(text, "; the agent mends {}", kinds.join(", "));
+        let _ = write!(text, "; the agent repairs {}", kinds.join(", "));
     }
     text
 }
@@ -105,7 +105,7 @@ pub(super) fn repair(report: &RepairReport) -> String {
     let mut text = String::new();
     if !report.rows.is_empty() {
         // One line for all flows to one backend.
-        let mut merged: BTreeMap<(Kind, &str, Outcome), (usize, &RepairRow)> = BTreeMap::new();
+        let mut merged: BTreeMap<(Kind, &str, RepairOutcome), (usize, &RepairRow)> = BTreeMap::new();
         for row in &report.rows {
             merged.entry((row.kind, &row.subject, row.outcome)).or_insert((0, row)).0 += 1;
         }
@@ -122,25 +122,25 @@ pub(super) fn repair(report: &RepairReport) -> String {
     }
     let count = |outcome| report.rows.iter().filter(|row| row.outcome == outcome).count();
     let done = match report.dry_run {
-        true => format!("{} would be fixed", count(Outcome::Planned)),
-        false => format!("{} fixed, {} failed", count(Outcome::Mended), count(Outcome::Failed)),
+        true => format!("{} would be fixed", count(RepairOutcome::WouldFix)),
+        false => format!("{} fixed, {} failed", count(RepairOutcome::Fixed), count(RepairOutcome::Failed)),
     };
     let _ = write!(
         text,
         "{done}, {} skipped; {} differences are no faults, or not yet",
-        count(Outcome::Left),
+        count(RepairOutcome::Skipped),
         report.not_due
     );
     text
 }
 
 /// The word for an outcome. Behind it stands the repair, or why there is none.
-const fn outcome_text(outcome: Outcome) -> &'static str {
+const fn outcome_text(outcome: RepairOutcome) -> &'static str {
     match outcome {
-        Outcome::Planned => "would fix",
-        Outcome::Mended => "fixed",
-        Outcome::Failed => "failed",
-        Outcome::Left => "skipped",
+        RepairOutcome::WouldFix => "would fix",
+        RepairOutcome::Fixed => "fixed",
+        RepairOutcome::Failed => "failed",
+        RepairOutcome::Skipped => "skipped",
     }
 }
 
@@ -148,18 +148,18 @@ const fn outcome_text(outcome: Outcome) -> &'static str {
 mod tests {
     use super::*;
 
-    fn row(kind: Kind, subject: &str, action: &str, outcome: Outcome) -> RepairRow {
+    fn row(kind: Kind, subject: &str, action: &str, outcome: RepairOutcome) -> RepairRow {
         RepairRow { kind, subject: subject.to_owned(), service: None, action: action.to_owned(), outcome }
     }
 
     #[test]
     fn a_repair_says_what_became_of_each_fault() {
         let flow = |outcome| row(Kind::StaleUdp, "flow x", "delete its conntrack entry", outcome);
-        let left = row(Kind::MissingService, "y", "it is only reported", Outcome::Left);
+        let left = row(Kind::MissingService, "y", "it is only reported", RepairOutcome::Skipped);
         let report = |dry_run, rows| RepairReport { dry_run, rows, not_due: 3, notes: Vec::new() };
         let done = report(
             false,
-            vec![left.clone(), flow(Outcome::Mended), flow(Outcome::Mended), flow(Outcome::Failed)],
+            vec![left.clone(), flow(RepairOutcome::Fixed), flow(RepairOutcome::Fixed), flow(RepairOutcome::Failed)],
         );
         assert_eq!(
             repair(&done),
@@ -170,7 +170,7 @@ mod tests {
              2 fixed, 1 failed, 1 skipped; 3 differences are no faults, or not yet"
         );
         assert_eq!(repair_exit(&done), Exit::Error);
-        let planned = report(true, vec![left, flow(Outcome::Planned)]);
+        let planned = report(true, vec![left, flow(RepairOutcome::WouldFix)]);
         assert_eq!(
             repair(&planned),
             "KIND             SUBJECT  SERVICE  RESULT\n\

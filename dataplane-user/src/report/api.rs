@@ -44,9 +44,9 @@ pub enum Request {
     Status,
     /// Answered with a [`super::AuditReport`].
     Audit,
-    /// Mend what has differed for long enough. Answered with a [`super::RepairReport`].
+    /// Repair faults: differences that have lasted for long enough. Answered with a [`super::RepairReport`].
     Repair {
-        /// The kinds to mend.
+        /// The kinds to repair.
         kinds: Vec<Kind>,
         /// Change nothing.
         #[serde(default)]

@@ -58,25 +58,25 @@ pub struct AuditReport {
     pub kinds: Vec<KindRow>,
     /// The differences: faults first, then by kind and age.
     pub differences: Vec<DifferenceRow>,
-    /// The kinds that the agent mends without a command (`nodefence agent --repair`).
+    /// The kinds that the agent repairs without a command (`nodefence agent --repair`).
     pub repairs: Vec<Kind>,
 }
 
-/// The outcome of mending a fault.
+/// The outcome of the repair of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// The fault would be mended (`--dry-run`).
-    Planned,
+#[serde(rename_all = "snake_case")]
+pub enum RepairOutcome {
+    /// The agent would try to repair the fault (`--dry-run`).
+    WouldFix,
     /// The fault is gone.
-    Mended,
-    /// The agent tried to mend the fault, and the fault is still there.
+    Fixed,
+    /// The agent tried to repair the fault, and the fault is still there.
     Failed,
-    /// The agent did not try to mend the fault. `action` says why.
-    Left,
+    /// The agent did not try to repair the fault. `action` says why.
+    Skipped,
 }
 
-/// A fault that was to be mended.
+/// A fault that was to be repaired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairRow {
     /// The kind of the fault.
@@ -85,10 +85,10 @@ pub struct RepairRow {
     pub subject: String,
     /// The Service, as `NAMESPACE/NAME:PORT` with the name of its port. `None` if it is not known.
     pub service: Option<String>,
-    /// How the fault is mended. If `outcome` is `left`: why it is not mended.
+    /// How the fault is repaired. If `outcome` is `skipped`: why it is not.
     pub action: String,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: RepairOutcome,
 }
 
 /// The result of a repair.

@@ -24,7 +24,7 @@ mod warnings;
 
 pub use adjusted::{Adjusted, ModeReport};
 pub use api::{ErrorKind, Failure, Reply, Request};
-pub use audit::{AuditReport, DifferenceRow, KindRow, Outcome, RepairReport, RepairRow};
+pub use audit::{AuditReport, DifferenceRow, KindRow, RepairOutcome, RepairReport, RepairRow};
 pub use claim::{ClaimCause, ClaimRow, ClaimState, FlagRow, Origin, ScopeRow, WithheldRow};
 pub use client::{Client, ClientError, PATIENCE_WITH_CHALLENGE};
 pub use cluster::{ClusterRow, ConflictRow, LeftOutRow, ReadingRow};

@@ -410,8 +410,8 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
     )?;
     println!("{}: {done:?}", kube_proxy.mode);
     // Destinations with weight 0 and connections are kube-proxy's: it knows whether it drains them.
-    let left = done.keys().filter(|outcome| !outcome.ends_with(" mended")).collect::<Vec<_>>();
-    let may_be_left = ["missing-service left", "stray-weight left"];
+    let left = done.keys().filter(|outcome| !outcome.ends_with(" fixed")).collect::<Vec<_>>();
+    let may_be_left = ["missing-service skipped", "stray-weight skipped"];
     ensure!(
         left.iter().all(|outcome| may_be_left.contains(&outcome.as_str())),
         "{left:?}\n{}",

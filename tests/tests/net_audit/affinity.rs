@@ -78,7 +78,7 @@ fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     let row = audit.row(&faults[0]).context("no row")?;
     ensure!(row["count"] == 2 && row["service"] == "default/web", "{row}");
     ensure!(row["detail"] == "is kept at node node-b, which is flagged", "{row}");
-    ensure!(repair(&agent, &["--kind", "flagged-affinity"])? == outcomes([("flagged-affinity left", 4)]));
+    ensure!(repair(&agent, &["--kind", "flagged-affinity"])? == outcomes([("flagged-affinity skipped", 4)]));
     ensure!((of(&cluster.b)?, of(&cluster.c)?) == (4, 4));
     agent.unflag("node-b")?;
     wait_faults(&agent, &[]).map(drop)
@@ -124,9 +124,9 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()>
     let kind = ["--kind", "flagged-affinity"];
     ensure!(repair(&agent, &["--kind", "flagged-flow,stale-udp"])? == outcomes([]));
     let planned = repair(&agent, &[&kind[..], &["--dry-run"]].concat())?;
-    ensure!(planned == outcomes([("flagged-affinity planned", 2)]));
+    ensure!(planned == outcomes([("flagged-affinity would_fix", 2)]));
     ensure!(of(&cluster.b)? == 2, "a dry run changes nothing");
-    ensure!(repair(&agent, &kind)? == outcomes([("flagged-affinity mended", 2)]));
+    ensure!(repair(&agent, &kind)? == outcomes([("flagged-affinity fixed", 2)]));
     ensure!((of(&cluster.b)?, of(&cluster.c)?) == (0, 2));
     nothing_for_a_while(&agent)?;
     // Where the source tells of the affinity, the agent needs no other help.

@@ -72,7 +72,7 @@ fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
     let theirs =
         || Ok::<_, anyhow::Error>(entries(&cluster, b)?.into_iter().filter(|flow| flow.is_in(7)).count());
     ensure!(theirs()? == 1);
-    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp mended", 1)]));
+    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp fixed", 1)]));
     ensure!(theirs()? == 1, "entries of another zone");
     nothing_for_a_while(&agent)
 }
@@ -102,10 +102,10 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_deleted() -> Result<()> {
         ["--kind", "flagged-flow,stray-weight", "--kind", "extra-service", "--kind", "stale-destination"];
     ensure!(repair(&agent, &other_kinds)? == outcomes([]));
     ensure!(
-        repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp planned", before)])
+        repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp would_fix", before)])
     );
     ensure!(count_to_b(&cluster)? == before, "a dry run changes nothing");
-    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp mended", before)]));
+    ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp fixed", before)]));
     ensure!(count_to_b(&cluster)? == 0);
     ensure!(others(&cluster)? == theirs, "entries of others");
     nothing_for_a_while(&agent)
@@ -139,7 +139,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
         wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
         let before = count_to_b(&cluster)?;
         ensure!(
-            repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp left", before)]),
+            repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp skipped", before)]),
             "{extra:?}"
         );
         std::thread::sleep(Duration::from_secs(3));
@@ -164,7 +164,7 @@ fn flows_to_a_flagged_node_are_found() -> Result<()> {
         "{row}"
     );
     let before = count_to_b(&cluster)?;
-    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow left", before)]));
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow skipped", before)]));
     ensure!(count_to_b(&cluster)? == before);
     agent.unflag("node-b")?;
     wait_faults(&agent, &[]).map(drop)
@@ -190,10 +190,10 @@ fn a_tcp_entry_to_a_flagged_node_is_deleted_where_that_does_no_harm() -> Result<
     };
     // Their packets would be INVALID then, and dropped.
     cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
-    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow left", 2)]));
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow skipped", 2)]));
     ensure!(ours(b)? == 2);
     cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "1")?;
-    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow mended", 2)]));
+    ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow fixed", 2)]));
     ensure!(ours(b)? == 0 && ours(c)? == 1);
     agent.rewrite_cluster_file(&cluster.with_own_backends(&cluster.services_file()))?;
     nothing_for_a_while(&agent)

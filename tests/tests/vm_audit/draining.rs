@@ -62,7 +62,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     weigh(&cluster, 1)?;
     wait_faults(&agent, &all)?;
     // Gently where there are connections; "still there" is what draining is.
-    let expected = outcomes([("stale-destination mended", 4)]);
+    let expected = outcomes([("stale-destination fixed", 4)]);
     let done = repair(&agent, &["--kind", "stale-destination"])?;
     ensure!(done == expected, "{done:?}\n{}", agent.log());
     let table = cluster.a.ns.exec("ipvsadm -Sn")?;
@@ -83,9 +83,9 @@ fn what_drains_is_no_fault() -> Result<()> {
     let faults: Vec<&str> = std::iter::once(&stray).chain(&missing).map(String::as_str).collect();
     wait_faults(&agent, &faults)?;
     // The destination has a connection, so kube-proxy may be draining it.
-    ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight left", 1)]));
+    ensure!(repair(&agent, &["--kind", "stray-weight"])? == outcomes([("stray-weight skipped", 1)]));
     ensure!(
-        repair(&agent, &["--kind", "missing-destination"])? == outcomes([("missing-destination mended", 3)])
+        repair(&agent, &["--kind", "missing-destination"])? == outcomes([("missing-destination fixed", 3)])
     );
     weigh(&cluster, 1)?;
     conn.echo(b"goes on")?;

@@ -68,7 +68,7 @@ fn what_the_drain_cannot_do_is_found() -> Result<()> {
     let row = audit.row(stale[0]).context("no row")?;
     ensure!(row["detail"] == "on a flagged node; weight 0, 1 connections, 0 templates", "{row}");
     // Both are the drain's.
-    let left = outcomes([("flagged-destination left", 1), ("flagged-flow left", 1)]);
+    let left = outcomes([("flagged-destination skipped", 1), ("flagged-flow skipped", 1)]);
     ensure!(repair(&agent, &["--kind", "flagged-destination,flagged-flow"])? == left);
     // The drain goes on once it can.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;

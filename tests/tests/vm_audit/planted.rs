@@ -76,7 +76,7 @@ impl Planted {
     }
 
     fn put_right(&self, agent: &Agent, ns: &Netns) -> Result<()> {
-        let outcome = if self.mended { "mended" } else { "left" };
+        let outcome = if self.mended { "fixed" } else { "skipped" };
         let expected = outcomes([(format!("{} {outcome}", self.kind).as_str(), 1)]);
         ensure!(repair(agent, &["--kind", self.kind])? == expected, "{}", self.kind);
         if let Some(by_hand) = self.by_hand {
@@ -142,7 +142,7 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
         let changed = saved(ns)?;
         ensure!(repair(&agent, &["--kind", &others(planted.kind)])? == outcomes([]), "{fault}");
         let dry = repair(&agent, &["--kind", planted.kind, "--dry-run"])?;
-        let outcome = if planted.mended { "planned" } else { "left" };
+        let outcome = if planted.mended { "would_fix" } else { "skipped" };
         ensure!(dry == outcomes([(format!("{} {outcome}", planted.kind).as_str(), 1)]), "{fault}: {dry:?}");
         ensure!(saved(ns)? == changed, "{fault}: changed by what is none of its");
         planted.put_right(&agent, ns)?;

@@ -19,7 +19,7 @@ use crate::{
         audit::{Client, Difference, Grace, Kind, Mend, Observed, Part, State, Subject},
     },
     proxy::{self, ProxyChoice},
-    report::{Outcome, RepairReport, RepairRow},
+    report::{RepairOutcome, RepairReport, RepairRow},
 };
 
 /// How many virtual servers are changed at once, while the drain waits.
@@ -60,14 +60,14 @@ pub(super) fn repair(
             subject: subject(&difference.subject),
             service: difference.service.clone(),
             outcome: match may {
-                Err(_) => Outcome::Left,
-                Ok(()) if dry_run => Outcome::Planned,
+                Err(_) => RepairOutcome::Skipped,
+                Ok(()) if dry_run => RepairOutcome::WouldFix,
                 // A destination that is to end gently has begun to end.
                 Ok(()) => match left.get(&(difference.kind, difference.subject.clone())) {
                     Some(grace) if difference.grace != Grace::Sync || *grace == Grace::Sync => {
-                        Outcome::Failed
+                        RepairOutcome::Failed
                     }
-                    _ => Outcome::Mended,
+                    _ => RepairOutcome::Fixed,
                 },
             },
             action: match (may, &difference.mend) {
@@ -92,7 +92,7 @@ pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
         return;
     }
     for problem in carry_out(ground, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
-        tracing::error!(event = "repair-incomplete", problem, "audit: not all was mended; tried again");
+        tracing::error!(event = "repair-incomplete", problem, "the audit did not repair every fault, and tries again");
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
     look(watch, ground, parts);
@@ -126,7 +126,7 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
-        Mend::ForgetClient => "have kube-proxy forget the client there".to_owned(),
+        Mend::ForgetClient => "delete the affinity of the client to it".to_owned(),
     }
 }
 
@@ -142,7 +142,7 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
             kind = %difference.kind,
             subject = %difference.subject,
             service = difference.service,
-            "audit: mends"
+            "the audit repairs a fault"
         );
         match (&difference.mend, &difference.subject) {
             (Some(Mend::Ipvs(_)), Subject::Pair(pair)) => {

@@ -135,9 +135,9 @@ pub struct AgentArgs {
     #[arg(long, help_heading = KUBE_PROXY, value_name = "WHO", default_value = "child")]
     pub guard: GuardArg,
 
-    /// Mend faults of these kinds without being asked (see `nodefence repair`); none by default
+    /// Repair faults of these kinds without a command (see `nodefence repair`); none by default
     ///
-    /// With --mode observe nothing is mended.
+    /// With --mode observe nothing is repaired.
     #[arg(long, help_heading = KUBE_PROXY, value_name = "KIND", value_delimiter = ',', value_parser = kind())]
     pub repair: Vec<Kind>,
 
@@ -194,7 +194,7 @@ pub struct AgentArgs {
 
     /// Folder of the pins; must end in nodefence/v3, inside a BPF filesystem
     ///
-    /// A folder in which others could change what is pinned is refused, with the command that mends it.
+    /// A folder in which others could change what is pinned is refused, with the command that puts it right.
     #[arg(long, help_heading = PROCESS, value_name = "DIR", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
 

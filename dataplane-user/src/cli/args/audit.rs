@@ -61,7 +61,7 @@ Kinds, with what `repair` does about each:
                        reported: the agent is at it, see `status`.
 
 States:
-  new       kube-proxy may still mend it.
+  new       kube-proxy may still repair it.
   fault     it has been there for --fault-after, and at each reading since. A TCP destination of weight 0 without connections needs twice
             that, and two minutes at least: kube-proxy looks at it once a minute.
   draining  weight 0, TCP connections, and its endpoint leaves: kube-proxy ends it gently. It is never a fault.
@@ -91,19 +91,19 @@ Each fault has one result:
   would fix  it would be tried (--dry-run).
   skipped    the reason stands behind it: a kind that is only reported, --mode observe, or, for flows and affinity, --proxy none.",
     short: "\
-Only what `audit` calls a fault is mended. Virtual servers and destinations of flagged nodes are reported, with what to do, and left as \
-they are. Exit code 1 where something could not be mended.
+Only what `audit` calls a fault is repaired. Virtual servers and destinations of flagged nodes are reported, with what to do, and not \
+changed. Exit code 1 if a fault could not be repaired.
 
 Examples:
   nodefence repair --kind stale-udp --dry-run
   nodefence repair --kind stale-destination,missing-destination",
 };
 
-/// What is mended.
+/// What is repaired.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = REPAIR.short, after_long_help = REPAIR.long())]
 pub struct RepairArgs {
-    /// What to mend (repeatable, or separated by commas)
+    /// What to repair (repeatable, or separated by commas)
     #[arg(long = "kind", value_name = "KIND", required = true, value_delimiter = ',', value_parser = kind())]
     pub kinds: Vec<Kind>,
 

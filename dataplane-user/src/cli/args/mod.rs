@@ -174,7 +174,7 @@ pub enum Verb {
     #[command(after_help = audit::AUDIT.short, after_long_help = audit::AUDIT.long())]
     Audit,
 
-    /// Mend faults of the kinds that are named
+    /// Repair faults of the kinds that are named
     Repair(RepairArgs),
 
     /// Show whether the agent cuts, or change that until it ends

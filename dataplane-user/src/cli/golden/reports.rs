@@ -237,15 +237,15 @@ fn what_a_repair_did() {
     };
     let web = json!("default/web:http");
     let rows = json!([
-        row("mended", web.clone()),
-        row("mended", web.clone()),
+        row("fixed", web.clone()),
+        row("fixed", web.clone()),
         row("failed", web.clone()),
-        row("left", web)
+        row("skipped", web)
     ]);
     let of = |dry_run: bool, rows: Value, notes: Value| json!({"dry_run": dry_run, "rows": rows, "not_due": 3, "notes": notes});
     let samples = [
         ("full", of(false, rows, json!(["the table is busy"]))),
-        ("planned", of(true, json!([row("planned", Value::Null)]), json!([]))),
+        ("planned", of(true, json!([row("would_fix", Value::Null)]), json!([]))),
         ("least", of(false, json!([]), json!([]))),
     ];
     report("repair", &read::<RepairReport>(&samples), &FORMATS, |report, _| audit::repair(report));
