@@ -1,33 +1,39 @@
-//! The allocator and its options, which have no safe setter.
-#![expect(unsafe_code, reason = "options are C functions; something must be done before the allocator is")]
+//! Settings of the allocator that have no safe setter.
+#![expect(
+    unsafe_code,
+    reason = "options are C functions; one function must run before the allocator's constructor"
+)]
 
 use std::ffi::{c_int, c_long};
 
 pub use mimalloc::MiMalloc;
 
 unsafe extern "C" {
-    /// Of mimalloc.h, as all that begins so.
+    /// Declared in mimalloc.h.
     fn mi_option_set(option: c_int, value: c_long);
 }
 
-/// `mi_option_purge_delay` (mimalloc.h, 3.3): milliseconds until memory that was freed goes back to the kernel, 1,000 by default. What is over by then is only looked
-/// at when something is freed again, and after a large view was read that may be never.
+/// `mi_option_purge_delay` (mimalloc.h, 3.3): milliseconds until freed memory goes back to the kernel, 1,000 by default. mimalloc looks for
+/// expired delays only when something is freed. After a large view was read, nothing may be freed for a long time.
 const PURGE_DELAY: c_int = 15;
 
-/// mimalloc asks for huge pages (madvise), and each thread that allocates has a heap of its own: 2 MiB each time where a few KiB are used. With a node flagged and
-/// 100,000 backends the agent had 62 MiB so, and has 41 without. The first of them is touched before `main`, by mimalloc's constructor, whose priority is 101: what has a
-/// lower one comes before it. So this holds for every program that this is linked into.
+/// Refuses huge pages before mimalloc's first allocation. mimalloc asks for huge pages (madvise), and each thread that allocates has a heap
+/// of its own. Each heap then takes 2 MiB where a few KiB are used. With a node flagged and 100,000 backends the agent had 62 MiB with huge
+/// pages, and has 41 without.
+///
+/// mimalloc's constructor touches the first heap before `main`. That constructor has priority 101, and constructors with a lower number run
+/// before it. Every program that links this crate runs this function.
 #[used]
-// SAFETY: the section has pointers to such functions. It allocates nothing, and needs nothing of the runtime.
+// SAFETY: the section holds pointers to functions of this type. The function allocates nothing, and needs nothing of the runtime.
 #[unsafe(link_section = ".init_array.00100")]
 static BEFORE_THE_ALLOCATOR: extern "C" fn() = refuse_huge_pages;
 
 extern "C" fn refuse_huge_pages() {
-    // Where it is refused nothing but memory is lost.
+    // If the kernel refuses, the agent only uses more memory.
     let _refused = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// Has mimalloc give back to the kernel at once what is freed. Only of use where it is the allocator.
+/// Makes mimalloc give freed memory back to the kernel at once. Has an effect only where mimalloc is the allocator.
 pub fn give_back_at_once() {
     // SAFETY: an integer is stored, atomically.
     unsafe { mi_option_set(PURGE_DELAY, 0) };
@@ -48,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_option_is_the_one_that_is_meant() {
-        // Whoever runs the tests may have set it.
+        // The environment of the test run may set the option.
         if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
             // SAFETY: an integer is read, atomically.
             assert_eq!(unsafe { mi_option_get(super::PURGE_DELAY) }, 1_000);

@@ -1,4 +1,5 @@
-//! The kernel's tables: BPF programs and maps, netlink, conntrack, IPVS, nftables. Nothing here decides what lies in them.
+//! Reads and writes the kernel's tables: BPF programs and maps, netlink, conntrack, IPVS, nftables. `nodefence-core` decides what they
+//! contain.
 
 /// The eBPF object of this build.
 pub static DATAPLANE_OBJECT: &[u8] =

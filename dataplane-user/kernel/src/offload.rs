@@ -1,4 +1,5 @@
-//! Whether a device's hardware forwards by itself what TC would see. Asked by the ethtool ioctl, since sysfs does not tell.
+//! Tells whether a device's hardware may forward packets that TC would otherwise see. Asks by the ethtool ioctl, since sysfs does not show
+//! this feature.
 #![expect(unsafe_code, reason = "SIOCETHTOOL takes a pointer in an ifreq")]
 
 use std::{
@@ -15,10 +16,10 @@ const ETH_GSTRING_LEN: usize = 32;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const FEATURE: &[u8] = b"hw-tc-offload";
 
-/// Whether `hw-tc-offload` is active on the device; `None` where the kernel does not know that feature.
+/// Whether `hw-tc-offload` is active on the device. `None` if the kernel does not know that feature.
 ///
 /// # Errors
-/// The ioctl's: no such device, or a device without ethtool operations.
+/// Fails if the ioctl fails: the device does not exist, or has no ethtool operations. Fails if the name is too long.
 pub fn hw_tc_offload(device: &str) -> io::Result<Option<bool>> {
     let socket = socket()?;
     let mut info = [0u32; 5];
@@ -39,7 +40,7 @@ pub fn hw_tc_offload(device: &str) -> io::Result<Option<bool>> {
         return Ok(None);
     };
 
-    // struct ethtool_gfeatures: cmd, size, then per 32 features available, requested, active, never_changed.
+    // struct ethtool_gfeatures: cmd, size, then for each 32 features the words available, requested, active and never_changed.
     let blocks = count.div_ceil(32);
     let mut features = vec![0u32; 2 + blocks * 4];
     features[0] = ETHTOOL_GFEATURES;
@@ -55,7 +56,7 @@ fn socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made and owned by nobody else.
+    // SAFETY: the descriptor was just made, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -63,13 +64,13 @@ fn ioctl(socket: &OwnedFd, device: &str, command: &mut [u32]) -> io::Result<()> 
     if device.len() >= libc::IFNAMSIZ {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "device name too long"));
     }
-    // SAFETY: ifreq is plain memory, all zero is valid.
+    // SAFETY: ifreq is plain memory, and all zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = command.as_mut_ptr().cast();
-    // SAFETY: the request and the command buffer outlive the call; the buffer is as long as its own count says.
+    // SAFETY: the request and the command buffer outlive the call. The buffer is as long as the count in it says.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,9 +1,9 @@
-//! Virtual functions (SR-IOV): whoever was given one sends past the host's programs.
+//! Counts virtual functions (SR-IOV). Packets that leave by a virtual function do not pass the host's programs.
 
 use std::{fs, path::Path};
 
-/// How many are made of a device and of those that it stands on (ports of a bond, the device below a VLAN), as sysfs has it at `sysfs` (`/sys`). That shows
-/// the network namespace in which it was mounted.
+/// The number of virtual functions of a device and of the devices below it (ports of a bond, the device below a VLAN). `sysfs` is the mount
+/// point (`/sys`). It shows the network namespace in which it was mounted.
 pub fn functions(sysfs: &Path, device: &str) -> u32 {
     let folder = sysfs.join("class/net").join(device);
     let text = fs::read_to_string(folder.join("device/sriov_numvfs")).unwrap_or_default();

@@ -34,10 +34,10 @@ pub(super) fn view(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32, mode: Tc
     // A kernel without tcx refuses the query, and nothing can be attached by tcx there.
     let tcx = sys::query_tcx(ifindex).unwrap_or_default();
     let ours = match mode {
-        TcMode::Tcx => links::open(pin_dir, ifindex, hook)?.map(|l| l.info.program),
+        TcMode::Tcx => links::open(pin_dir, ifindex, hook)?.map(|link| link.info.program),
         TcMode::Clsact => None,
     };
-    let place = ours.and_then(|id| tcx.iter().position(|i| *i == id));
+    let place = ours.and_then(|id| tcx.iter().position(|program| *program == id));
     let mut ahead: Vec<_> = tcx[..place.unwrap_or(tcx.len())]
         .iter()
         .map(|id| ProgramAhead {
@@ -52,7 +52,7 @@ pub(super) fn view(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32, mode: Tc
     // clsact filters run after every tcx program, in the order in which the kernel lists them.
     let filters = clsact::filters(netlink, ifindex, hook)?;
     let place = filters.iter().position(Filter::ours);
-    let before = filters[..place.unwrap_or(0)].iter().filter(|f| f.in_first_chain());
+    let before = filters[..place.unwrap_or(0)].iter().filter(|filter| filter.in_first_chain());
     ahead.extend(before.map(|filter| ProgramAhead {
         id: filter.program,
         name: match (&filter.name[..], filter.program) {

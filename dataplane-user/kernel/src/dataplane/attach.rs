@@ -83,7 +83,7 @@ impl Attach {
     /// interface. Returns one status for each name, in order. A failure is in the interface's status and does not stop the others.
     ///
     /// # Errors
-    /// Where the devices cannot be listed, or nothing can be pinned. What is attached stays attached.
+    /// Fails if the devices cannot be listed, or if nothing can be pinned. What is attached stays attached.
     pub fn attach(&mut self, wanted: &[String]) -> Result<Vec<InterfaceStatus>, Error> {
         self.wanted = wanted.to_vec();
         self.leaves_others = true;
@@ -155,7 +155,7 @@ fn reconcile(ours: &mut Attach) -> Result<Vec<InterfaceStatus>, Error> {
     let statuses = statuses.collect::<Result<Vec<_>, Error>>()?;
     // A missing device may have another name by now. Our programs are detached from it, since no status would say that it still cuts.
     ours.leaves_others |= statuses.iter().any(|status| status.ifindex == 0);
-    let existing: Vec<u32> = interfaces.iter().map(|i| i.ifindex).collect();
+    let existing: Vec<u32> = interfaces.iter().map(|interface| interface.ifindex).collect();
     let keep = match ours.leaves_others {
         true => statuses.iter().map(|status| status.ifindex).collect(),
         false => existing.clone(),
@@ -192,7 +192,7 @@ fn one(
     name: &str,
 ) -> Result<InterfaceStatus, Error> {
     let mut status = InterfaceStatus { name: name.to_owned(), ..InterfaceStatus::default() };
-    let Some(interface) = interfaces.iter().find(|i| i.name == name) else {
+    let Some(interface) = interfaces.iter().find(|interface| interface.name == name) else {
         status.error = Some(format!("there is no interface named {name} in this network namespace"));
         return Ok(status);
     };

@@ -1,9 +1,10 @@
-//! Frees the clients that wait: on a flag, every TCP flow of the node is challenged once. Nodes that were flagged together are challenged
-//! together: the kernel's table is walked once for all of them. Whether a challenged flow has closed is looked up flow by flow.
+//! Frees clients that wait for an answer of a flagged node. Each open TCP flow of the node is challenged, and challenged once more if it
+//! stays open. Nodes that were flagged together are challenged together: the kernel's table is listed once for all of them. Whether a
+//! challenged flow has closed is looked up flow by flow.
 //!
-//! A client that waits for an answer sends nothing, so none of its packets meets the cut. A segment that it cannot accept makes its stack
-//! answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the cut. [`segments`] chooses the segment. Blocking:
-//! run it on a thread of its own.
+//! A client that waits for an answer sends nothing, so no packet of the client meets the cut. A segment that the client cannot accept makes
+//! its stack answer with the exact numbers (RFC 9293 section 3.10.7.4), and that answer meets the cut. [`segments`] chooses the segment.
+//! The functions block: run them on a thread of their own.
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     thread,
@@ -22,62 +23,63 @@ pub use inject::inject;
 
 use segments::{Challenge, Choice};
 
-/// Frames handed to the injector at once. Between two batches the pace is kept, and the caller is asked whether to go on.
+/// Flows that are challenged or looked up at once. Between two batches of challenges the pace is kept, and nodes that are no longer flagged
+/// are left out.
 const BATCH: usize = 1_024;
-/// After the first round: when to look whether all are closed. The last is when the rest is challenged again: Linux answers such
-/// segments at most every 500 ms and socket (`tcp_invalid_ratelimit`).
+/// When to look for open flows after the first round. After the last of these looks the open flows are challenged again: Linux answers such
+/// segments at most every 500 ms for each socket (`tcp_invalid_ratelimit`).
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(600)];
-/// After the second round: when to count.
+/// When to look for open flows after the second round.
 const LAST_LOOK: Duration = Duration::from_millis(200);
 
-/// Where a challenge enters: as ingress of the device that leads to the backend, as if the backend had sent it.
+/// Where a challenge enters: it is injected as ingress of the device that leads to the backend, as if the backend had sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Index of the device.
+    /// The device's index.
     pub ifindex: u32,
-    /// The device's own MAC address; `None` where it has no link layer.
+    /// The device's MAC address. `None` if the device has no link layer.
     pub mac: Option<[u8; 6]>,
 }
 
-/// What the challenge needs of its surroundings.
+/// What a challenge needs from its caller.
 pub trait Surroundings {
-    /// The device that leads to a backend; `None` where no attached device does.
+    /// The device that leads to a backend. `None` if no attached device does.
     fn entry(&mut self, backend: Addr) -> Option<Entry>;
 
-    /// Injects frames as ingress of their devices; for each whether it was taken.
+    /// Injects frames as ingress of their devices. Returns for each frame whether it was taken.
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool>;
 
-    /// False ends the challenge of this node early (its flag was withdrawn).
+    /// Whether to go on with this node. False, after its flag was withdrawn, ends the node's challenge early.
     fn go_on(&self, node: usize) -> bool;
 }
 
 /// How to challenge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Manner {
-    /// Challenges a second at most.
+    /// Segments a second at most.
     pub per_second: u32,
-    /// conntrack translates a SYN|ACK with any numbers in the reply direction (found by the probe at start).
+    /// conntrack translates a SYN|ACK in the reply direction whatever its numbers (found by the probe at start).
     pub syn_ack: bool,
-    /// conntrack takes numbers far in the past for INVALID (found by the probe at start): flows that are challenged by bare ACK are made
-    /// liberal first.
+    /// conntrack takes numbers far in the past for INVALID (found by the probe at start). Flows that are challenged by one bare ACK are
+    /// then made liberal first.
     pub far_is_invalid: bool,
 }
 
 impl Default for Manner {
-    /// For a kernel of which nothing is known.
+    /// For a kernel about which nothing is known.
     fn default() -> Self {
         Self { per_second: 200_000, syn_ack: true, far_is_invalid: true }
     }
 }
 
-/// What a challenge did at one node, and what it saw.
+/// What a challenge did to the flows of one node, and what became of them.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Report {
     /// Flows of the node in conntrack.
     pub listed: usize,
     /// Flows challenged.
     pub challenged: usize,
-    /// Of those: gone or in CLOSE at the end.
+    /// Of the challenged flows, those that are gone, in CLOSE or in TIME_WAIT at the end.
     pub closed: usize,
     /// Flows not challenged, by reason.
     pub skipped: Skipped,
@@ -88,11 +90,11 @@ pub struct Report {
     /// Flows made liberal in the reply direction.
     pub liberal: usize,
     /// Seconds until all challenged flows of this node were seen closed, or until the end. The flows of all nodes are challenged before any
-    /// is looked at again.
+    /// flow is looked up again.
     pub seconds: f64,
-    /// Seconds that challenging took in the first round, of all nodes together.
+    /// Seconds until the end of the first round, which challenges the flows of all nodes.
     pub challenge_seconds: f64,
-    /// The kernel broke the listing off again and again: flows may be missing.
+    /// The kernel interrupted the listing again and again: flows may be missing.
     pub incomplete: bool,
     /// The flag was withdrawn before all flows were challenged.
     pub stopped: bool,
@@ -101,13 +103,13 @@ pub struct Report {
 /// Flows that were not challenged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Skipped {
-    /// In CLOSE: a RST was seen.
+    /// In state CLOSE: a RST was seen.
     pub closed: usize,
-    /// Not TCP: cut when the client next sends.
+    /// Not TCP: the client is cut when it next sends.
     pub not_tcp: usize,
-    /// Being opened: the SYN is repeated, and meets the cut.
+    /// In the handshake: the client repeats its SYN, which meets the cut.
     pub opening: usize,
-    /// Closed in order.
+    /// Closed by both sides.
     pub ended: usize,
     /// No attached device leads to the backend.
     pub no_device: usize,
@@ -115,7 +117,7 @@ pub struct Skipped {
     pub not_injected: usize,
 }
 
-/// A flow, and whose it is: one of the challenge's nodes, by its place among them.
+/// A flow and its node. The node is given by its place among the challenge's nodes.
 #[derive(Clone, Copy)]
 struct Owned {
     node: usize,
@@ -126,7 +128,7 @@ struct Owned {
 /// Gives one report for each node, in the order of the places.
 ///
 /// # Errors
-/// Where conntrack cannot be read.
+/// Fails if conntrack cannot be read.
 pub fn challenge(
     conntrack: &mut Conntrack,
     listed: Vec<Dump>,
@@ -143,8 +145,8 @@ pub fn challenge(
     let owned = |flow| Some(Owned { node: *backends.of_flow(&flow)?, flow });
     let mut flows: Vec<Owned> = listed.into_iter().flat_map(|dump| dump.flows).filter_map(owned).collect();
     flows.retain(|owned| is_to_be_challenged(owned, &mut reports[owned.node]));
-    // Every packet starts the timer anew, so the least time left is the longest idle: those first, the rest may well send
-    // something by itself meanwhile.
+    // Each packet restarts its entry's timer, so the flow with the least time left has been idle longest. The longest idle flows come
+    // first: the clients of the others may send something by themselves meanwhile.
     flows.sort_by_key(|owned| owned.flow.timeout);
 
     let bare_ack = if manner.far_is_invalid { Challenge::OneAck } else { Challenge::FourAcks };
@@ -183,7 +185,7 @@ pub fn challenge(
     Ok(reports)
 }
 
-/// Counts a flow that was listed; whether it is to be challenged.
+/// Counts a listed flow. Returns whether to challenge it.
 fn is_to_be_challenged(owned: &Owned, report: &mut Report) -> bool {
     report.listed += 1;
     let skipped = match segments::choose(&owned.flow) {
@@ -197,7 +199,7 @@ fn is_to_be_challenged(owned: &Owned, report: &mut Report) -> bool {
     false
 }
 
-/// How many there are of each of so many nodes.
+/// How often each node occurs. `nodes` is the number of nodes.
 fn counts(nodes: usize, each: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut counts = vec![0; nodes];
     for node in each {
@@ -206,7 +208,7 @@ fn counts(nodes: usize, each: impl Iterator<Item = usize>) -> Vec<usize> {
     counts
 }
 
-/// Leaves out the flows of nodes whose flag was withdrawn.
+/// Leaves out the flows of nodes whose flag was withdrawn, and notes that in the nodes' reports.
 fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [Report]) {
     let mut stopped: HashSet<usize> = left.iter().map(|owned| owned.node).collect();
     stopped.retain(|node| !surroundings.go_on(*node));
@@ -216,7 +218,7 @@ fn stop(left: &mut Vec<Owned>, surroundings: &impl Surroundings, reports: &mut [
     left.retain(|owned| !stopped.contains(&owned.node));
 }
 
-/// Looks which of these flows, which were challenged, are neither gone nor in CLOSE, and counts the others as closed.
+/// Looks up challenged flows. Returns those that are still open, and counts the others as closed.
 fn look_at(
     conntrack: &mut Conntrack,
     start: Instant,
@@ -239,25 +241,25 @@ fn look_at(
     Ok(left)
 }
 
-/// Makes flows liberal; how many it changed.
+/// Makes flows liberal. Returns how many were changed.
 type MakeLiberal<'a> = &'a mut dyn FnMut(&[Flow]) -> Result<usize, conntrack::Error>;
 
 fn liberal(conntrack: &mut Conntrack) -> impl FnMut(&[Flow]) -> Result<usize, conntrack::Error> {
     |flows| conntrack.make_all_liberal(flows).map(|done| done.changed)
 }
 
-/// What tells one entry from a later one with the same addresses and ports.
+/// Tells an entry from a later one with the same addresses and ports.
 type Key = (u32, conntrack::Tuple);
 
 fn key(flow: &Flow) -> Key {
     (flow.id, flow.orig)
 }
 
-/// Flows whose challenge was taken by the injector, and whose they are.
+/// Flows whose challenge the injector took, each with its node.
 type Challenged = HashMap<Key, usize>;
 
-/// Challenges each flow; returns those whose challenge the injector took. Where the manner wants it, flows are made liberal just before:
-/// those that are challenged, and no others.
+/// Challenges each flow. Returns the flows whose challenge the injector took. For a challenge by one bare ACK, the challenged flows, and no
+/// others, are made liberal just before.
 fn round(
     flows: &[Owned],
     challenge: Challenge,
@@ -274,7 +276,7 @@ fn round(
     for batch in flows.chunks(BATCH) {
         let mut batch = batch.to_vec();
         stop(&mut batch, surroundings, reports);
-        // One node's behind each other: each is made liberal by requests of its own, and counted.
+        // Sorted by node: the flows of each node are made liberal by a call of their own, and counted for that node.
         batch.sort_by_key(|owned| owned.node);
         frames.clear();
         let mut reached = Vec::with_capacity(batch.len());
@@ -302,7 +304,7 @@ fn round(
         for (owned, taken) in reached.iter().zip(taken.chunks(challenge.segments())) {
             let report = &mut reports[owned.node];
             report.segments += taken.iter().filter(|taken| **taken).count();
-            // Of several segments only one is translated, and nobody knows which.
+            // conntrack translates only one of several segments, and which one is not known. So all must be taken.
             if taken.iter().all(|taken| *taken) {
                 challenged.insert(key(&owned.flow), owned.node);
             } else {

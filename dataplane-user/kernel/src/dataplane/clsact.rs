@@ -1,5 +1,5 @@
-//! Our filters on clsact qdiscs (kernels without tcx), over route netlink. aya can only replace filters that it made
-//! itself in this process; these are found again, replaced and removed by any later process.
+//! Our filters on clsact qdiscs (kernels without tcx), over route netlink. aya can replace only filters that the same process made. This
+//! code finds, replaces and removes our filters from any later process.
 use std::{
     fs, io,
     os::fd::{AsRawFd, BorrowedFd},
@@ -28,14 +28,14 @@ const TCA_BPF_FLAGS: u16 = 8;
 const TCA_BPF_FLAGS_GEN: u16 = 9;
 const TCA_BPF_ID: u16 = 11;
 const DIRECT_ACTION: u32 = 1;
-/// `TCA_CLS_FLAGS_SKIP_HW` and `TCA_CLS_FLAGS_SKIP_SW` (since Linux 4.9 cls_bpf takes both).
+/// `TCA_CLS_FLAGS_SKIP_HW` and `TCA_CLS_FLAGS_SKIP_SW` (cls_bpf takes both since Linux 4.9).
 const SKIP_HW: u32 = 1;
 const SKIP_SW: u32 = 2;
 
 const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 const ETH_P_ALL: u16 = 3;
-/// So many priorities are tried where others have a filter of another kind or protocol at the first.
+/// How many priorities are tried, if others have a filter of another kind or protocol at the first.
 const PRIORITIES: u16 = 16;
 
 /// One filter on a clsact hook. Filters run in the order in which the kernel lists them.
@@ -48,21 +48,21 @@ pub(super) struct Filter {
     chain: u32,
     /// `bpf`, `flower`, `u32`, ...
     pub(super) kind: String,
-    /// Name of a BPF filter.
+    /// The name of a BPF filter.
     pub(super) name: String,
-    /// Program id of a BPF filter.
+    /// The program id of a BPF filter.
     pub(super) program: u32,
-    /// What a BPF filter has of `SKIP_HW` and `SKIP_SW`.
+    /// The flags `SKIP_HW` and `SKIP_SW` of a BPF filter.
     skips: u32,
 }
 
 impl Filter {
-    /// Whether it is one of ours: by handle and by the name that only we give.
+    /// Whether the filter is ours: it has our handle, and a name with our prefix.
     pub(super) fn ours(&self) -> bool {
         self.handle == FILTER_HANDLE && self.name.starts_with(FILTER_PREFIX)
     }
 
-    /// Whether packets meet it without a jump from another filter.
+    /// Whether packets reach the filter without a jump from another filter.
     pub(super) fn in_first_chain(&self) -> bool {
         self.chain == 0
     }
@@ -88,15 +88,16 @@ fn tcmsg(ifindex: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
 pub(super) fn devices(netlink: &mut Netlink) -> Result<Vec<u32>, Error> {
     let answers = netlink
         .ask(&Request::list(RTM_GETQDISC, &tcmsg(0, 0, 0, 0)))
-        .map_err(|e| e.into_error("list the qdiscs"))?;
+        .map_err(|refusal| refusal.into_error("list the qdiscs"))?;
     let is_clsact = |body: &&Vec<u8>| {
-        body.get(20..)
-            .is_some_and(|rest| attributes(rest).any(|(k, v)| k == TCA_KIND && text_of(v) == "clsact"))
+        body.get(20..).is_some_and(|rest| {
+            attributes(rest).any(|(kind, value)| kind == TCA_KIND && text_of(value) == "clsact")
+        })
     };
     Ok(answers.iter().filter(is_clsact).filter_map(|body| body.get(4..).and_then(u32_of)).collect())
 }
 
-/// Every filter of a hook; none where the device or the qdisc does not exist.
+/// All filters of a hook. Empty if the device or the qdisc does not exist.
 pub(super) fn filters(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<Vec<Filter>, Error> {
     match netlink.ask(&Request::list(RTM_GETTFILTER, &tcmsg(ifindex, 0, parent(hook), 0))) {
         Ok(answers) => Ok(answers.iter().filter_map(|body| parse(body)).collect()),
@@ -138,8 +139,8 @@ fn parse(body: &[u8]) -> Option<Filter> {
     (has_options || filter.handle != 0).then_some(filter)
 }
 
-/// Makes sure that our filter sits on the hook with this program: replaces the program of the filter that is there
-/// (from one packet to the next: net/sched/cls_bpf.c, cls_bpf_change), else adds one.
+/// Makes sure that our filter is on the hook and runs this program. If the filter exists, its program is replaced: one packet still runs
+/// the old program, and the next runs the new one (cls_bpf_change, net/sched/cls_bpf.c). Otherwise a filter is added.
 pub(super) fn ensure(
     netlink: &mut Netlink,
     pin_dir: &Path,
@@ -152,17 +153,19 @@ pub(super) fn ensure(
         if there.program == id {
             return Ok(());
         }
-        // It keeps what it has: with another choice the kernel refuses the new program (cls_bpf_offload, EINVAL), and agents up to v1 made none.
-        return put(netlink, ifindex, hook, (there.priority, there.skips), 0, fd, name)
-            .map_err(|e| e.into_error(format!("replace the {} filter of interface {ifindex}", hook.name())));
+        // The filter's flags stay: the kernel refuses a new program with other flags (cls_bpf_offload, EINVAL). Filters of agents up to v1
+        // have neither flag.
+        return put(netlink, ifindex, hook, (there.priority, there.skips), 0, fd, name).map_err(|refusal| {
+            refusal.into_error(format!("replace the {} filter of interface {ifindex}", hook.name()))
+        });
     }
     add_qdisc(netlink, pin_dir, ifindex)?;
     let mut refused = None;
     for priority in (FILTER_PRIORITY..).take(usize::from(PRIORITIES)) {
-        // No device is offered the program, to run it in our stead or to say no: its maps are here.
+        // SKIP_HW: the program is not offered to a device for offload. A device could refuse the program, and has no access to its maps.
         match put(netlink, ifindex, hook, (priority, SKIP_HW), NLM_F_CREATE | NLM_F_EXCL, fd, name) {
             Ok(()) => return Ok(()),
-            // Others have a filter of another kind or protocol at this priority, or one with our handle.
+            // Another filter has this priority with another kind or protocol, or has our handle.
             Err(e) if [libc::EINVAL, libc::EEXIST, libc::ENOENT].contains(&e.errno) => refused = Some(e),
             Err(e) => {
                 refused = Some(e);
@@ -195,7 +198,7 @@ fn put(
     netlink.ask(&request).map(drop)
 }
 
-/// Removes our filter from a hook, and says whether there was one.
+/// Removes our filter from a hook. Returns whether there was one.
 pub(super) fn remove(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<bool, Error> {
     let mut removed = false;
     for filter in filters(netlink, ifindex, hook)?.into_iter().filter(Filter::ours) {
@@ -214,8 +217,8 @@ pub(super) fn remove(netlink: &mut Netlink, ifindex: u32, hook: Hook) -> Result<
     Ok(removed)
 }
 
-/// Adds a clsact qdisc where none is, and remembers in the pin folder that it is ours: before it is there, so that a crash in
-/// between leaves none that nobody removes.
+/// Adds a clsact qdisc if the device has none. A folder in the pin folder notes that the qdisc is ours. The folder is made before the
+/// qdisc, so a crash in between leaves no qdisc that nobody removes.
 fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), Error> {
     if devices(netlink)?.contains(&ifindex) {
         return Ok(());
@@ -232,12 +235,12 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
             if e.errno != libc::EEXIST {
                 return Err(e.into_error(format!("add a clsact qdisc to interface {ifindex}")));
             }
-            // Somebody else was faster.
+            // Another process added a clsact qdisc meanwhile.
             if devices(netlink)?.contains(&ifindex) {
                 return Ok(());
             }
-            // An ingress qdisc sits in the same place. It would take an egress filter, and run it at ingress
-            // (net/sched/sch_ingress.c, ingress_tcf_block).
+            // An ingress qdisc takes the same place. It would accept an egress filter, and run it at ingress (ingress_tcf_block,
+            // net/sched/sch_ingress.c).
             Err(Error::call(format!(
                 "interface {ifindex} has an ingress qdisc where a clsact qdisc is needed, which has an egress hook as well"
             ))(io::Error::from_raw_os_error(e.errno)))
@@ -245,11 +248,11 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
     }
 }
 
-/// Removes the clsact qdisc of a device where we made it and nobody has a filter on it; says whether it did. Forgets
-/// afterwards that it was ours, in any case: a crash in between leaves none that nobody removes.
+/// Removes a device's clsact qdisc if nodefence made it and it has no filter. Returns whether the qdisc was removed. The note that the
+/// qdisc is ours is removed afterwards, also if the qdisc stays. So a crash in between leaves no qdisc that nobody removes.
 ///
-/// For a detach only. While the kernel adds or removes a qdisc it takes the device's queues out of service for some milliseconds
-/// (net/sched/sch_api.c, qdisc_graft: dev_deactivate), and packets are lost; an empty clsact costs them nothing.
+/// Only a detach may call this. While the kernel adds or removes a qdisc, it takes the device's queues out of service for some milliseconds
+/// (qdisc_graft: dev_deactivate, net/sched/sch_api.c), and packets are lost. An empty clsact qdisc costs packets nothing.
 pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<bool, Error> {
     let mark = names::qdisc(pin_dir, ifindex);
     if !mark.exists() {
@@ -271,7 +274,7 @@ pub(super) fn remove_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) 
     Ok(removed)
 }
 
-/// Forgets that we made the qdiscs of devices that are gone: another device may get their index.
+/// Removes the notes about qdiscs of devices that are gone, since another device may get their index.
 pub(super) fn forget_qdiscs(pin_dir: &Path, existing: &[u32]) -> Result<(), Error> {
     let dir = names::qdiscs(pin_dir);
     let marks = fs::read_dir(&dir).map_err(Error::file(dir, "list it"))?;

@@ -1,4 +1,4 @@
-//! Holding the maps against the tables that were written last, some entries at a time, and mending what somebody else changed.
+//! Compares the maps with the tables that were written last, some entries at a time, and mends what somebody else changed.
 
 use std::{
     collections::{BTreeSet, HashMap as Ports},
@@ -20,15 +20,15 @@ use super::{
 };
 use nodefence_core::plan::{Fix, LeftOut, NodeTables, Pass, WantedEntries};
 
-/// Entries of one step: some 100 us.
+/// How many entries one step compares. A step takes some 100 us.
 const AT_ONCE: u32 = 512;
 
-/// How far a comparison of both maps is.
+/// How far the comparison of both maps is.
 #[derive(Debug, Default)]
 pub struct Comparison {
     backends: Progress<Addr, BackendEntry>,
     ports: Progress<PortKey, u32>,
-    /// The ports that are wanted, and in which tables: their entries name no node.
+    /// The wanted ports, and the tables to which they belong. Entries of ports name no node.
     wanted_ports: Option<(Arc<NodeTables>, Ports<PortKey, u32>)>,
     /// Entries that were mended.
     mended: u64,
@@ -49,9 +49,9 @@ impl<K, V> Default for Progress<K, V> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Entries are read from this place on.
+    /// Entries of the map are read from this place on. `None` is the beginning.
     Entries(Option<u32>),
-    /// Keys are looked up.
+    /// Wanted keys are looked up.
     Keys,
     /// All is done.
     Over,
@@ -66,7 +66,7 @@ struct One<'a, K: Pod, V: Pod, W> {
 }
 
 impl Comparison {
-    /// Other tables were written meanwhile.
+    /// Notes that other tables were written meanwhile.
     pub const fn changed(&mut self) {
         self.backends.pass.changed();
         self.ports.pass.changed();
@@ -77,10 +77,11 @@ impl Comparison {
         self.mended
     }
 
-    /// Goes on by some entries, and mends what differs. `tables`, but for what did not fit, were written last. Whether all were compared.
+    /// Compares some more entries, and mends what differs. `tables`, without the entries in `left_out`, were written last. Returns whether
+    /// all entries were compared.
     ///
     /// # Errors
-    /// Where a map cannot be read or written.
+    /// Fails if a map cannot be read or written.
     pub fn go_on(
         &mut self,
         maps: &mut TableMaps,
@@ -112,7 +113,7 @@ impl Comparison {
 }
 
 impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
-    /// How many entries were mended.
+    /// Compares some more entries. Returns how many were mended.
     fn go_on(
         &mut self,
         mut one: One<'_, K, V, impl WantedEntries<K, V>>,
@@ -191,7 +192,7 @@ impl<K: Pod + Ord + Debug, V: Pod + PartialEq> Progress<K, V> {
 }
 
 impl<K: Pod, V: Pod, W> One<'_, K, V, W> {
-    /// Writes an entry. Returns how many were written: none where the map has no room.
+    /// Writes an entry. Returns how many were written: 0 if the map has no room.
     fn put(&mut self, key: &K, value: &V) -> Result<u64, Error> {
         match insert(self.map, key, value) {
             Ok(()) => Ok(1),

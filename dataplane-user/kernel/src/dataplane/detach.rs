@@ -1,4 +1,4 @@
-//! Removing all that is ours, with or without an agent, after a crash, and as often as one likes.
+//! Removes everything that nodefence attached and pinned, also after a crash. May be repeated. Refused while an agent runs.
 use std::{fs, path::Path};
 
 use super::{
@@ -18,14 +18,12 @@ pub struct DetachReport {
     pub maps: u32,
 }
 
-/// Removes every link, filter, qdisc and pin of ours in this network namespace, below `pin_dir` and below the folders of
-/// other versions beside it. Nothing of others is
-/// touched: a clsact qdisc goes only where we made it and nobody else uses it.
+/// Removes every link, filter, qdisc and pin of nodefence in this network namespace: those below `pin_dir`, and those below the pin folders
+/// of other versions beside it. Leaves what others made: a clsact qdisc is removed only if nodefence made it and it has no filter.
 ///
 /// # Errors
-///
-/// [`Error::Busy`] where a [`super::Dataplane`] is open on the folder: nothing is removed below a running agent. [`Error::Exposed`] where
-/// somebody else could have it remove what is theirs to choose.
+/// [`Error::Busy`] if a [`super::Dataplane`] is open on the folder. Nothing is removed below a running agent. [`Error::Exposed`] if another
+/// user could change the pins, and so choose what is removed.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
     let root = folders::root(pin_dir)?;
     exposed::refuse(pin_dir)?;
@@ -51,7 +49,7 @@ pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
         for dir in &dirs {
             report.maps += folders::remove_pins(dir)?;
         }
-        // Where it is not empty, something in it is not ours.
+        // This fails if the folder contains something that is not ours.
         let _ = fs::remove_dir(root);
     }
     Ok(report)

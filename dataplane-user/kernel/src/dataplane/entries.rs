@@ -1,4 +1,4 @@
-//! Reading, writing and deleting entries of hash maps.
+//! Reads, writes and deletes entries of hash maps.
 use aya::{
     Pod,
     maps::{HashMap, MapData, MapError},
@@ -6,10 +6,10 @@ use aya::{
 
 use super::{error::Error, sys};
 
-/// Entries that are read by one call.
+/// How many entries one call reads.
 const AT_ONCE: u32 = 4_096;
 
-/// Hands over every entry of a map.
+/// Calls `each` for every entry of a map.
 pub(super) fn each<K: Pod, V: Pod>(
     map: &HashMap<MapData, K, V>,
     name: &'static str,
@@ -26,8 +26,8 @@ pub(super) fn each<K: Pod, V: Pod>(
     }
 }
 
-/// Whether a hash map refused an entry for the moment only.
-fn is_passing(error: &MapError) -> bool {
+/// Whether a hash map refused an entry only for the moment.
+fn is_temporary(error: &MapError) -> bool {
     let MapError::SyscallError(e) = error else { return false };
     matches!(e.io_error.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY | libc::EAGAIN))
 }
@@ -37,7 +37,7 @@ pub(super) fn is_full(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(e) if matches!(e.io_error.raw_os_error(), Some(libc::E2BIG)))
 }
 
-/// Deletes a key; one that is not there is no error. How many were deleted.
+/// Deletes a key. A missing key is no error. Returns how many keys were deleted.
 pub(super) fn drop_key<K: Pod, V: Pod>(
     map: &mut HashMap<MapData, K, V>,
     key: &K,
@@ -50,12 +50,13 @@ pub(super) fn drop_key<K: Pod, V: Pod>(
     }
 }
 
-/// How often an insert is tried that failed for the moment only, and how long each time waits.
+/// How often an insert that failed only for the moment is tried again.
 const TRIES: u32 = 20;
+/// The pause before each further try.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Inserts; again where the kernel had no free element or no bucket lock at hand (ENOMEM, EBUSY, EAGAIN: kernel/bpf/hashtab.c
-/// from 6.1 on takes elements from a per-CPU cache that is refilled behind its back).
+/// Inserts an entry. Tries again if the kernel had no free element, or could not take the bucket's lock (ENOMEM, EBUSY, EAGAIN). From 6.1
+/// on elements come from a per-CPU cache that the kernel refills in the background (kernel/bpf/hashtab.c).
 pub(super) fn insert<K: Pod, V: Pod>(
     map: &mut HashMap<MapData, K, V>,
     key: &K,
@@ -64,7 +65,7 @@ pub(super) fn insert<K: Pod, V: Pod>(
     let mut left = TRIES;
     loop {
         match map.insert(key, value, 0) {
-            Err(e) if left > 0 && is_passing(&e) => {
+            Err(e) if left > 0 && is_temporary(&e) => {
                 left -= 1;
                 std::thread::sleep(PAUSE);
             }

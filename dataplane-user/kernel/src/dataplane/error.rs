@@ -1,10 +1,10 @@
 use std::{io, path::PathBuf};
 
-/// Major and minor number of the oldest kernel that the programs load on: it brought what they and their maps need (bounded
-/// loops 5.3, ring buffer and links 5.8), and is the oldest that they are tested on.
+/// Major and minor number of the oldest kernel on which the programs load. This kernel has what the programs and their maps need (bounded
+/// loops 5.3, ring buffer and links 5.8), and is the oldest one on which they are tested.
 pub const OLDEST: (u8, u8) = (5, 10);
 
-/// What can go wrong in this room. Each message names the file, device or map and says what was expected.
+/// What can fail in this module. Each message names the file, device or map, and says what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pin folder does not lie in a BPF filesystem.
@@ -18,7 +18,7 @@ pub enum Error {
         /// Where a BPF filesystem would have to be mounted.
         mount_at: PathBuf,
     },
-    /// A file or folder below the pin folder.
+    /// A file or folder below the pin folder could not be used.
     #[error("{path}: cannot {what}: {source}")]
     File {
         /// The file or folder.
@@ -28,7 +28,7 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// A raw system call of this room.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Call {
         /// What was tried.
@@ -47,13 +47,13 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// A kernel that lacks what the programs use.
+    /// The kernel lacks what the programs use.
     #[error(
         "kernel {}.{}.{} is too old: nodefence runs on {}.{} or later (see `nodefence doctor`)",
         .0.code() >> 16, .0.code() >> 8 & 0xff, .0.code() & 0xff, OLDEST.0, OLDEST.1
     )]
     OldKernel(aya::util::KernelVersion),
-    /// A kernel that was built without what the programs need.
+    /// The kernel was built without what the programs need.
     #[error("this kernel has no TC programs: it was built without CONFIG_BPF_SYSCALL or CONFIG_NET_CLS_BPF")]
     NoClassifier,
     /// The object could not be loaded.
@@ -92,7 +92,7 @@ pub enum Error {
     Busy {
         /// The locked folder, above the versions' pin folders.
         root: PathBuf,
-        /// The other's process id, where this process can see it.
+        /// The other process' id, if this process can see it.
         pid: Option<u32>,
     },
     /// Somebody else could change what is pinned, or has pinned it.
@@ -105,19 +105,19 @@ pub enum Error {
         /// The command that mends it.
         remedy: String,
     },
-    /// A folder that is not one of ours.
+    /// The folder is not one of ours.
     #[error("{0}: not a pin folder of nodefence (expected .../nodefence/v3)")]
     NotOurs(PathBuf),
     /// The kernel programs' log could not be opened.
     #[error("the kernel programs' log (--log-cuts): {0}")]
     Log(String),
-    /// A node index that the `nodes` map does not have.
+    /// The `nodes` map does not have this node index.
     #[error("node index {0} does not fit into the nodes map, which holds {max}", max = nodefence_common::MAX_NODES)]
     NodeIndex(u32),
     /// The injector refused a frame.
     #[error("cannot inject into interface {ifindex}: {reason}")]
     Inject {
-        /// The device the frame was meant for.
+        /// The device for which the frame was meant.
         ifindex: u32,
         /// Why it failed.
         reason: String,
@@ -125,13 +125,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err` on file operations below the pin folder.
+    /// For `map_err` after an operation on a file below the pin folder.
     pub(super) fn file(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, what, source }
     }
 
-    /// For `map_err` on raw calls.
+    /// For `map_err` after a system call.
     pub(super) fn call(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| match source.raw_os_error() {
@@ -140,17 +140,18 @@ impl Error {
         }
     }
 
-    /// For `map_err` on map operations.
+    /// For `map_err` after an operation on a map.
     pub(super) fn map(name: &'static str) -> impl Fn(aya::maps::MapError) -> Self {
         move |source| Self::Map { name, source: Box::new(source) }
     }
 
-    /// For `map_err` on program operations.
+    /// For `map_err` after an operation on a program.
     pub(super) fn program(name: &'static str) -> impl Fn(aya::programs::ProgramError) -> Self {
         move |source| Self::Program { name, source: Box::new(source) }
     }
 
-    /// Whether this process or the machine has no descriptor left. A want of memory may be one device's own, and must stop no other.
+    /// Whether this process or the machine has no descriptor left. A lack of memory is not included: it may concern one device only, and
+    /// must not stop the others.
     pub(super) fn lacks_descriptors(&self) -> bool {
         let first: &(dyn std::error::Error + 'static) = self;
         let mut causes = std::iter::successors(Some(first), |error| error.source());

@@ -6,7 +6,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{error::Error, names};
 
-/// The records that the kernel programs write. There is one reader: two streams would share the records between them.
+/// The records that the kernel programs write. There must be one reader: two streams would share the records between them.
 pub struct EventStream {
     ring: AsyncFd<RingBuf<MapData>>,
 }
@@ -22,9 +22,9 @@ impl EventStream {
         let fd = fd.map_err(Error::call("open the events map once more"))?;
         let map = MapData::from_fd(fd).and_then(Map::from_map_data).map_err(&wrap)?;
         let ring = RingBuf::try_from(map).map_err(&wrap)?;
-        // SAFETY: the ring owns its descriptor and gives the same one until it is dropped, which is when `AsyncFd` is.
+        // SAFETY: the ring owns its descriptor, and gives the same one until it is dropped. It is dropped together with `AsyncFd`.
         let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) };
-        let ring = ring.map_err(|e| Error::call("wait on the events map")(e.into()))?;
+        let ring = ring.map_err(|error| Error::call("wait on the events map")(error.into()))?;
         Ok(Self { ring })
     }
 

@@ -1,4 +1,4 @@
-//! Whether somebody else could put pins of their own in the place of ours: verdicts, exemptions and the lease would be theirs to write.
+//! Checks whether another user could replace our pins. Such a user could write verdicts, exemptions and the lease.
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, Metadata},
@@ -24,18 +24,18 @@ const OF_OTHERS: u32 = 0o077;
 const WRITE_OF_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Where a file lies, and so what others may do with it.
+/// Where a file lies. The place decides what others may do with the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Above the folder `nodefence`, from the filesystem's root on: others may have pins there too.
+    /// Above the folder `nodefence`, from the filesystem's root on. Others may have pins there too.
     Above,
-    /// That folder, and what lies in it.
+    /// The folder `nodefence`, the pin folder, and what lies in the pin folder.
     Ours,
-    /// What another version has pinned there: up to v1 some of its folders could be read by others, which reached none of them.
+    /// What another version has pinned in the folder `nodefence`. Others may read some folders of agents up to v1, but cannot reach them.
     OtherVersion,
 }
 
-/// What the kernel says of a file.
+/// The mode and owner of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct File {
     /// `st_mode`.
@@ -47,14 +47,15 @@ struct File {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Wrong {
     what: String,
-    /// The command that mends it, to be followed by a path.
+    /// The command that mends it, without its path.
     command: &'static str,
-    /// That path is the folder `nodefence`: of what somebody else has pinned, nothing can be trusted by another owner's name.
+    /// True: the command's path is the folder `nodefence`. What somebody else has pinned cannot be trusted after a change of its owner
+    /// either, so all of it must be removed.
     all: bool,
 }
 
 impl File {
-    /// `us`: the user who pins.
+    /// Returns what is wrong. `us` is the uid of the user who pins.
     fn wrong(self, place: Place, us: u32) -> Option<Wrong> {
         let wrong = |what: String, command| Some(Wrong { what, command, all: false });
         let kind = self.mode & libc::S_IFMT;
@@ -82,11 +83,11 @@ impl File {
     }
 }
 
-/// Makes sure that nobody but root and this process' user can change what is pinned in a folder. What is not there yet is as
-/// it should be: to be asked again once it was made.
+/// Makes sure that only root and this process' user can change what is pinned in a folder. A folder that does not exist yet passes: call
+/// this again once the folder was made.
 ///
 /// # Errors
-/// [`Error::Exposed`], which says how that is mended.
+/// [`Error::Exposed`], which names the command that mends it.
 pub(super) fn refuse(pin_dir: &Path) -> Result<(), Error> {
     let us = geteuid().as_raw();
     let root = pin_dir.parent().unwrap_or(pin_dir);
@@ -98,11 +99,11 @@ pub(super) fn refuse(pin_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The root of the BPF filesystem, and the names of the folders from there to the pins; `None` where these lie in none.
+/// The root of the BPF filesystem, and the names of the folders from there to the pins. `None` if the pins lie in no BPF filesystem.
 fn from_the_mount(pin_dir: &Path) -> Result<Option<(PathBuf, Vec<OsString>)>, Error> {
     let in_bpffs = |path: &&Path| statfs(*path).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC);
     let Some(first) = pin_dir.ancestors().filter(in_bpffs).last() else { return Ok(None) };
-    // A link outside of the filesystem may lead below its root.
+    // A symbolic link outside of the filesystem may lead to a folder below its root.
     let real = first.canonicalize().map_err(Error::file(first, "resolve it"))?;
     let mount = real.ancestors().filter(in_bpffs).last().unwrap_or(&real);
     let rest = [real.strip_prefix(mount), pin_dir.strip_prefix(first)];
@@ -110,8 +111,8 @@ fn from_the_mount(pin_dir: &Path) -> Result<Option<(PathBuf, Vec<OsString>)>, Er
     Ok(Some((mount.to_owned(), names)))
 }
 
-/// Opens each folder from the one before it, without following links, and looks at it. The last two are `root`, the folder `nodefence`,
-/// and the pin folder. Whether all are there.
+/// Opens each folder from the one before it, without following links, and checks it. The last two folders are `root` (the folder
+/// `nodefence`) and the pin folder. Returns whether all folders exist.
 fn walk(mount: &Path, names: &[OsString], root: &Path, us: u32) -> Result<bool, Error> {
     let how = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut path = mount.to_owned();
@@ -120,9 +121,9 @@ fn walk(mount: &Path, names: &[OsString], root: &Path, us: u32) -> Result<bool, 
     loop {
         let folder = match opened {
             Err(Errno::ENOENT) => return Ok(false),
-            opened => opened.map_err(|e| Error::file(&path, "open the folder")(e.into()))?,
+            opened => opened.map_err(|errno| Error::file(&path, "open the folder")(errno.into()))?,
         };
-        let stat = fstat(&folder).map_err(|e| Error::file(&path, "look at it")(e.into()))?;
+        let stat = fstat(&folder).map_err(|errno| Error::file(&path, "look at it")(errno.into()))?;
         let place = if names.len() < 2 { Place::Ours } else { Place::Above };
         let file = File { mode: stat.st_mode, owner: stat.st_uid };
         file.wrong(place, us).map_or(Ok(()), |wrong| Err(exposed(&path, root, wrong)))?;
@@ -132,7 +133,7 @@ fn walk(mount: &Path, names: &[OsString], root: &Path, us: u32) -> Result<bool, 
     }
 }
 
-/// Looks at all that lies in a folder of ours, which nobody else can change meanwhile.
+/// Checks everything in a folder of ours, which nobody else can change meanwhile.
 fn below(folder: &Path, root: &Path, place: impl Fn(&Path) -> Place + Copy, us: u32) -> Result<(), Error> {
     let entries = match fs::read_dir(folder) {
         Err(error) if is_gone(&error) => return Ok(()),
@@ -153,12 +154,12 @@ fn below(folder: &Path, root: &Path, place: impl Fn(&Path) -> Place + Copy, us: 
     Ok(())
 }
 
-/// The agent before this one may be ending, and take away what was listed.
+/// Whether a file is gone. The previous agent may be ending, and remove files that were just listed.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// `root`: the folder `nodefence`.
+/// `root` is the folder `nodefence`.
 fn exposed(path: &Path, root: &Path, wrong: Wrong) -> Error {
     let remedy = format!("{} {}", wrong.command, if wrong.all { root } else { path }.display());
     Error::Exposed { path: path.to_owned(), what: wrong.what, remedy }
@@ -178,7 +179,7 @@ mod tests {
         use Place::{Above, OtherVersion, Ours};
         const US: u32 = 7;
         for (place, mode, owner, command) in [
-            // The filesystem's root as it is mounted by others, and by the agent.
+            // The filesystem's root, as others mount it and as the agent mounts it.
             (Above, FOLDER | 0o1777, 0, None),
             (Above, FOLDER | 0o1700, 0, None),
             (Above, FOLDER | 0o755, 0, None),
@@ -192,7 +193,7 @@ mod tests {
             (Ours, PIN | 0o600, US, None),
             (Ours, PIN | 0o640, US, Some("chmod go=")),
             (Ours, FOLDER | 0o1701, US, Some("chmod go=")),
-            // Not even root's: who runs as another user would write into what is root's.
+            // Root may not own these either: an agent of another user would write into root's pins.
             (Ours, FOLDER | 0o700, 0, Some("rm -r")),
             (Ours, PIN | 0o600, 65_534, Some("rm -r")),
             (Ours, libc::S_IFLNK | 0o700, US, Some("rm")),
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// As a user without privilege, in a folder that is no BPF filesystem.
+    /// Runs without privilege, in a folder that is in no BPF filesystem.
     #[test]
     fn each_folder_is_looked_at_and_named() {
         let mount = tempfile::tempdir().unwrap();
@@ -217,7 +218,7 @@ mod tests {
         let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         let names = ["shared", "nodefence", "v3"].map(OsString::from);
         let [shared, root, pins] =
-            ["shared", "shared/nodefence", "shared/nodefence/v3"].map(|p| mount.path().join(p));
+            ["shared", "shared/nodefence", "shared/nodefence/v3"].map(|name| mount.path().join(name));
         let look = || walk(mount.path(), &names, &root, us);
         assert!(!look().unwrap(), "nothing is there");
         fs::create_dir_all(&pins).unwrap();

@@ -1,4 +1,4 @@
-//! What this kernel's BPF offers, found out by trying; nothing is changed or left behind.
+//! Finds out what this kernel's BPF offers, by trying. Changes nothing, and leaves nothing behind.
 use aya::{
     maps::MapType,
     programs::ProgramType,
@@ -7,14 +7,14 @@ use aya::{
 
 use super::sys;
 
-/// What the dataplane can build on.
+/// The features that the dataplane can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Features {
-    /// Classifiers can be loaded. False also where the privilege is missing.
+    /// Classifiers can be loaded. Also false if the privilege is missing.
     pub classifier: bool,
-    /// tcx links (6.6 and later with CONFIG_NET_XGRESS); clsact filters serve otherwise.
+    /// There are tcx links (6.6 and later with CONFIG_NET_XGRESS). Without them clsact filters are used.
     pub tcx: bool,
-    /// The ring buffer (5.8 and later).
+    /// There are ring buffers (5.8 and later).
     pub ring_buffer: bool,
     /// XDP programs can be loaded.
     pub xdp: bool,

@@ -1,4 +1,4 @@
-//! The pin folder: what it must lie in, its making, and its removal with the pins in it.
+//! The pin folder: where it must lie, how it is made, and how it is removed with its pins.
 use std::{
     fs::{self, DirBuilder},
     io,
@@ -13,11 +13,11 @@ use super::{error::Error, names};
 
 /// The folder above the versions' pin folders, which is locked.
 pub(super) fn root(pin_dir: &Path) -> Result<&Path, Error> {
-    // All below it is removed by a detach: a slip of the hand must not hit the pins of others.
+    // A detach removes everything below this folder. A mistyped path must not hit the pins of others.
     pin_dir.parent().filter(|root| root.ends_with(PIN_ROOT)).ok_or_else(|| Error::NotOurs(pin_dir.to_owned()))
 }
 
-/// Makes the pin folder and the folders in it, where they are missing.
+/// Makes the pin folder and the folders in it that are missing.
 pub(super) fn make_folders(pin_dir: &Path) -> Result<(), Error> {
     for dir in [pin_dir.to_owned(), names::links(pin_dir), names::qdiscs(pin_dir)] {
         make(&dir).map_err(Error::file(dir, "make the folder"))?;
@@ -25,15 +25,15 @@ pub(super) fn make_folders(pin_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a folder, and those above it that are missing, for this process' user alone ([`super::exposed`]).
+/// Makes a folder and the missing folders above it. Only this process' user can use them ([`super::exposed`]).
 pub(super) fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Whether a path lies, or would lie once its folders are made, in a BPF filesystem.
+/// Whether a path lies in a BPF filesystem, or would lie there once its folders were made.
 ///
 /// # Errors
-/// Where the filesystem cannot be queried.
+/// Fails if the filesystem cannot be queried.
 pub fn in_bpffs(path: &Path) -> Result<bool, Error> {
     for ancestor in path.ancestors() {
         match statfs(ancestor) {
@@ -45,7 +45,7 @@ pub fn in_bpffs(path: &Path) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// `fs::remove_file` and `fs::remove_dir` for things that may already be gone.
+/// Makes an attempt to remove or rename a file succeed if the file is gone already. Returns whether the file was there.
 pub(super) fn gone(result: io::Result<()>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),
@@ -54,7 +54,7 @@ pub(super) fn gone(result: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Removes a folder of pins with the pins in it; says how many pins there were.
+/// Removes a folder of pins with the pins in it. Returns how many pins there were.
 pub(super) fn remove_pins(dir: &Path) -> Result<u32, Error> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -63,7 +63,7 @@ pub(super) fn remove_pins(dir: &Path) -> Result<u32, Error> {
     let mut removed = 0;
     for entry in entries.flatten() {
         let path = entry.path();
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             removed += remove_pins(&path)?;
         } else if gone(fs::remove_file(&path)).map_err(Error::file(path, "remove the pin"))? {
             removed += 1;

@@ -12,26 +12,27 @@ use super::{
 };
 use nodefence_core::plan::{Delta, LeftOut, Tables};
 
-/// The loaded dataplane, by who may own what of it: no part waits for another one. Calls are synchronous; those about devices must come from a thread in the network
-/// namespace whose devices are meant. The folder above the pins is locked as long as devices or tables live.
+/// The loaded dataplane, in parts that may have different owners: no part waits for another one. Calls are synchronous. Calls about devices
+/// must come from a thread in the network namespace of these devices. The folder above the pins is locked as long as `devices` or `tables`
+/// live.
 pub struct Dataplane {
     /// Programs, and where they are attached.
     pub devices: Attach,
-    /// The maps that tables lie in.
+    /// The maps that tables are written into.
     pub tables: TableMaps,
     /// What the kernel programs counted.
     pub counters: Counters,
-    /// How the kernel programs are configured.
+    /// The configuration that the kernel programs read.
     pub switches: Switches,
 }
 
 impl Dataplane {
-    /// Loads the programs over the maps that are pinned below `options.pin_dir`, making what is missing. What is attached
-    /// goes on as it is until [`Attach::attach`].
+    /// Loads the programs over the maps that are pinned below `options.pin_dir`, and makes the missing maps. What is attached goes on as it
+    /// is until [`Attach::attach`].
     ///
     /// # Errors
-    ///
-    /// [`Error::Busy`] where another process has that folder, and keeps it for some seconds. No BPF filesystem at the pin folder, no privilege, a kernel that refuses the object.
+    /// [`Error::Busy`] if another process holds that folder for some seconds. Also fails if there is no BPF filesystem at the pin folder,
+    /// if the privilege is missing, or if the kernel refuses the object.
     pub fn open(options: &Options) -> Result<Self, Error> {
         let loaded = load::load(options)?;
         let lock = Arc::new(loaded.lock);
@@ -59,8 +60,9 @@ impl Dataplane {
         })
     }
 
-    /// Brings these tables into the maps, whatever lies there ([`TableMaps::write`]). A full map is no error: what does not fit is
-    /// reported and passes. Every generation that they name must lie in `nodes` before ([`super::NodeWriter`]).
+    /// Brings the maps to the content of these tables, whatever the maps contain ([`TableMaps::write`]). A full map is no error: entries
+    /// that do not fit are reported, and their packets pass. Every generation that the tables name must be in `nodes` before
+    /// ([`super::NodeWriter`]).
     pub fn write(&mut self, tables: &Tables) -> Result<WriteReport, Error> {
         let delta = Delta::between(&self.tables.read()?, &LeftOut::default(), tables);
         let (report, _) = self.tables.write(&delta)?;

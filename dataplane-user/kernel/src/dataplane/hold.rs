@@ -1,9 +1,9 @@
-//! Keeps packets on their way to the cut.
+//! Renews neighbour entries, so that packets to a flagged node reach the cut.
 //!
-//! A packet whose next hop has no usable neighbour entry dies before TC egress sees it: where the flagged node no longer answers ARP
-//! or ND, its clients would hang instead of being reset. So while a node is flagged, the entry of the next hop that leads to
-//! its backends is kept as it was when it was last valid: NUD_REACHABLE, renewed each second. Not NUD_PERMANENT: when the agent
-//! dies, the entry ages as any other. Only where the next hop *is* the flagged node; a router's entry is never touched.
+//! A packet whose next hop has no usable neighbour entry dies before TC egress sees it. If a flagged node no longer answers ARP or ND, its
+//! clients would hang instead of being reset. So while a node is flagged, the entry of the next hop that leads to its backends stays as it
+//! was when it was last valid: it is NUD_REACHABLE, and is renewed each second. The entry is not NUD_PERMANENT, so that it ages like any
+//! other entry when the agent dies. Only an entry whose next hop is the flagged node itself is held. A router's entry is never touched.
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
@@ -22,17 +22,17 @@ pub use neighbours::Hop;
 
 use neighbours::{Neighbour, State};
 
-/// How long a link-layer address is remembered after it has left the table.
+/// How long a link-layer address is remembered after its entry has left the table.
 const MEMORY: Duration = Duration::from_secs(3_600);
 /// How many addresses are remembered at most.
 const MEMORY_MAX: usize = 65_536;
 
-/// A flagged node, as far as its neighbour entries matter.
+/// The addresses and next hops of a flagged node.
 #[derive(Clone, Debug, Default)]
 pub struct FlaggedNode {
-    /// Its own addresses and those of its backends.
+    /// The node's own addresses and those of its backends.
     pub own: HashSet<IpAddr>,
-    /// The next hops that lead to its backends.
+    /// The next hops that lead to the node's backends.
     pub hops: Vec<Hop>,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Holding {
     }
 }
 
-/// Holds neighbour entries. Blocking, each call a few milliseconds; to be used in the network namespace it was opened in.
+/// Holds neighbour entries. Each call blocks for a few milliseconds. Use it in the network namespace in which it was opened.
 pub struct Hold {
     netlink: Netlink,
     remembered: HashMap<Hop, Remembered>,
@@ -80,18 +80,18 @@ impl Hold {
     /// Opens the socket.
     ///
     /// # Errors
-    /// Where the kernel gives no route netlink socket.
+    /// Fails if the kernel gives no route netlink socket.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { netlink: Netlink::open()?, remembered: HashMap::new(), held: HashMap::new() })
     }
 
-    /// To be called once a second, also while nothing is flagged: an address can only be held that was seen before.
+    /// Call this once a second, also while no node is flagged: only an address that was seen before can be held.
     ///
-    /// Remembers the link-layer addresses of all valid entries, renews those of `flagged`, and releases those that were held and are
-    /// flagged no longer (they are STALE then: the next packet has them checked).
+    /// Remembers the link-layer addresses of all valid entries, and renews the entries of `flagged`. Releases the entries that were held
+    /// for nodes that are no longer flagged. A released entry is STALE, so that the next packet has it checked.
     ///
     /// # Errors
-    /// Where the table cannot be read or an entry not be written.
+    /// Fails if the table cannot be read or an entry cannot be written.
     pub fn tick(&mut self, flagged: &[FlaggedNode]) -> Result<BTreeMap<Hop, Holding>, Error> {
         let table = neighbours::list(&mut self.netlink)?;
         self.remember(&table, Instant::now());
@@ -134,7 +134,7 @@ impl Hold {
 
     fn release(&mut self, hop: Hop, entry: Option<&Neighbour>) -> Result<(), Error> {
         let Some(mac) = self.held.remove(&hop) else { return Ok(()) };
-        // Another process has written the entry since: it is that one's.
+        // If another process has written the entry since, the entry is left as it is.
         match entry {
             Some(entry) if entry.state == State::REACHABLE && entry.mac == mac => {
                 neighbours::set(&mut self.netlink, hop, &mac, State::STALE, entry.router)
@@ -154,13 +154,14 @@ impl Hold {
 }
 
 impl FlaggedNode {
-    /// Whether some next hop is neither the node nor a backend of its, so that only the forwarding table can tell.
+    /// Whether a next hop is neither the node nor one of its backends. Only the forwarding table tells whether such a hop leads to the
+    /// node.
     fn has_foreign_hop(&self) -> bool {
         self.hops.iter().any(|hop| !self.own.contains(&hop.address))
     }
 }
 
-/// `forwarding`: behind which address a tunnel device sends a MAC address.
+/// What to do for one next hop. `forwarding` has, for each tunnel device and MAC address, the remote address to which the device sends.
 fn decide(
     node: &FlaggedNode,
     hop: Hop,

@@ -1,4 +1,4 @@
-//! The injector: fresh frames enter as ingress of a device through a program under BPF_PROG_TEST_RUN. No device is made.
+//! The injector: new frames enter as ingress of a device, through a program under BPF_PROG_TEST_RUN. No device is made for this.
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -17,7 +17,7 @@ use super::{
     sys,
 };
 
-/// Injects frames as if a device had received them. Cheap to clone; every clone may be used by its own thread, which must be in the
+/// Injects frames as if a device had received them. A clone is cheap. Each clone may be used by a thread of its own, which must be in the
 /// device's network namespace.
 #[derive(Clone, Debug)]
 pub struct Injector {
@@ -43,7 +43,7 @@ impl Count {
     }
 }
 
-/// Why a packet that the kernel handed over got no answer. Counted in user space, since this injector was made.
+/// Why a packet that the kernel handed over got no answer. User space counts these packets from the time when the injector was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unanswered {
     /// No answer can be built from what was captured.
@@ -53,7 +53,7 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// The name shown by `counters`, beside the kernel's own.
+    /// The name that `counters` shows, beside the kernel's own.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unanswerable => "unanswerable",
@@ -74,7 +74,7 @@ impl Unanswered {
     }
 }
 
-/// The head of `struct __sk_buff` up to and with `cb` (include/uapi/linux/bpf.h); all else must be zero.
+/// The head of `struct __sk_buff` up to and including `cb` (include/uapi/linux/bpf.h). Everything else in it must be zero.
 const CONTEXT: usize = 68;
 const CB0: usize = 48;
 const CB1: usize = 52;
@@ -86,18 +86,19 @@ impl Injector {
         Ok(Self { program, unanswered: Arc::default() })
     }
 
-    /// Answers a packet that the kernel program wanted to answer, which took it from the budget. What gets no answer is counted: the sender repeats,
-    /// and meets the cut again.
+    /// Answers a packet that the kernel program wanted to answer. The kernel program has taken the answer from the budget. A packet that
+    /// gets no answer is counted: the sender repeats the packet, and meets the cut again.
     pub fn answer(&self, event: &Event) {
         self.answered(event, |_| None);
     }
 
-    /// Answers a packet for which nothing was taken from the budget of ICMP answers yet. Whether that had one, where one is needed.
+    /// Answers a packet for which nothing was taken yet from the budget of ICMP answers. Returns false if the answer needs the budget and
+    /// the budget is used up.
     pub fn answer_within_budget(&self, event: &Event) -> bool {
         self.answered(event, |answer| answer.icmp_to)
     }
 
-    /// Whether there was a budget for it.
+    /// Returns false if the answer needs the budget and the budget is used up.
     fn answered(&self, event: &Event, budget: impl FnOnce(&AnswerFrame) -> Option<Addr>) -> bool {
         let [unanswerable, not_injected] = &*self.unanswered;
         let Ok(answer) = answer::answer(event) else {
@@ -112,14 +113,14 @@ impl Injector {
         true
     }
 
-    /// The packets that [`Injector::answer`] of this injector or its clones left without an answer, by reason.
+    /// The packets that this injector and its clones left without an answer, by reason.
     pub fn unanswered(&self) -> [(Unanswered, Counter); 2] {
         let [unanswerable, not_injected] = &*self.unanswered;
         [(Unanswered::Unanswerable, unanswerable.get()), (Unanswered::NotInjected, not_injected.get())]
     }
 
-    /// Injects one frame as ingress of a device. `frame` begins with an Ethernet header; where the device has none, its addresses do not
-    /// matter and the header is taken off.
+    /// Injects one frame as ingress of a device. `frame` begins with an Ethernet header. If the device has no Ethernet header, the header
+    /// is removed, and its addresses do not matter.
     pub fn inject(&self, ifindex: u32, frame: &[u8]) -> Result<(), Error> {
         let refused = |reason: String| Error::Inject { ifindex, reason };
         match self.run(ifindex, frame, None) {
@@ -129,7 +130,7 @@ impl Injector {
         }
     }
 
-    /// What the program returned. `budget`: to whom the frame is an ICMP answer that is to be taken from the budget.
+    /// Returns what the program returned. If the frame is an ICMP answer that is to be taken from the budget, `budget` is its receiver.
     fn run(&self, ifindex: u32, frame: &[u8], budget: Option<Addr>) -> io::Result<u32> {
         let mut context = [0; CONTEXT];
         context[CB0..CB1].copy_from_slice(&ifindex.to_ne_bytes());
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_gets_no_answer_is_counted() {
-        // Not a program: the kernel refuses to run it.
+        // This is no program, so the kernel refuses to run it.
         let program = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         let injector = Injector { program, unanswered: Arc::default() };
         let mut head = [0; HEAD_LEN];

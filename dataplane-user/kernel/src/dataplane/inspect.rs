@@ -1,5 +1,4 @@
-//! What is attached to devices now, without an open [`super::Dataplane`]: for the doctor. Attaches and
-//! detaches nothing.
+//! Reads what is attached to devices, without an open [`super::Dataplane`]. The doctor uses this. Attaches and detaches nothing.
 use std::path::Path;
 
 use super::{
@@ -13,22 +12,22 @@ use super::{
     xdp::{XdpState, XdpStatus},
 };
 
-/// `IFLA_XDP_ATTACHED` value of a program in the driver.
+/// The value of `IFLA_XDP_ATTACHED` for a program in the driver.
 const ATTACHED_DRV: u8 = 1;
 
-/// The state of the named interfaces; of all but the loopback device where none is named.
+/// The state of the named interfaces. If none is named, the state of all interfaces but the loopback device.
 ///
 /// # Errors
-///
-/// Where the kernel's lists cannot be read. What concerns one interface is in its status.
+/// Fails if the kernel's lists cannot be read. What fails for one interface is in its status.
 pub fn inspect(pin_dir: &Path, names: &[String]) -> Result<Vec<InterfaceStatus>, Error> {
     let mut netlink = Netlink::open()?;
     let there = interfaces::list()?;
-    let all: Vec<String> = there.iter().map(|i| i.name.clone()).filter(|name| name != "lo").collect();
+    let all: Vec<String> =
+        there.iter().map(|interface| interface.name.clone()).filter(|name| name != "lo").collect();
     let names = if names.is_empty() { &all } else { names };
     let look = |name: &String| {
         let mut status = InterfaceStatus { name: name.clone(), ..InterfaceStatus::default() };
-        let Some(interface) = there.iter().find(|i| i.name == *name) else {
+        let Some(interface) = there.iter().find(|interface| interface.name == *name) else {
             status.error = Some(format!("there is no interface named {name} in this network namespace"));
             return status;
         };

@@ -1,4 +1,4 @@
-//! Network devices as the kernel lists them, and which of them can be attached to.
+//! Lists network devices, and says which programs can be attached to them.
 use std::fmt;
 
 use super::{
@@ -18,13 +18,13 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VRF_TABLE: u16 = 1;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
-/// The parent is in another network namespace.
+/// Present if the parent is in another network namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 
-/// include/uapi/linux/if_arp.h; libc lacks it.
+/// From include/uapi/linux/if_arp.h; libc lacks it.
 const ARPHRD_RAWIP: u16 = 519;
 
 /// The header that packets of a device begin with.
@@ -49,42 +49,42 @@ impl fmt::Display for LinkLayer {
 /// One network device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
-    /// Its index in this network namespace.
+    /// The device's index in this network namespace.
     pub ifindex: u32,
-    /// Its name.
+    /// The device's name.
     pub name: String,
     /// ARPHRD type (include/uapi/linux/if_arp.h).
     pub hardware: u16,
-    /// Its MAC address, where it has one of six bytes.
+    /// The device's MAC address, if it has one of six bytes.
     pub mac: Option<[u8; 6]>,
-    /// Bytes above the link-layer header that it takes.
+    /// The MTU: bytes above the link-layer header.
     pub mtu: u32,
-    /// Index of the device that its packets go through, tagged: it is a VLAN device on top of that one.
+    /// The index of the device below, if this is a VLAN device: packets leave by that device with a tag.
     pub parent: Option<u32>,
-    /// The id of that VLAN.
+    /// The VLAN's id, if this is a VLAN device.
     pub vlan: Option<u16>,
-    /// Index of the bond, team or bridge that it is part of.
+    /// The index of the bond, team or bridge to which the device belongs.
     pub master: Option<u32>,
-    /// Whether a VLAN device of this network namespace stands on it or on its master.
+    /// Whether a VLAN device of this network namespace is on top of the device or of its master.
     pub vlans: bool,
-    /// Whether it is one end of a veth pair.
+    /// Whether the device is one end of a veth pair.
     pub veth: bool,
-    /// Whether it is a macvtap device: it bears the MAC address of the guest that sends by it.
+    /// Whether the device is a macvtap device, whose MAC address is that of the guest which sends by it.
     pub macvtap: bool,
-    /// Whether it is a bridge.
+    /// Whether the device is a bridge.
     pub bridge: bool,
-    /// Whether it is a bridge that puts its ports into VLANs: packets may leave by these with other tags than by it.
+    /// Whether the device is a bridge that puts its ports into VLANs. Packets may leave by these ports with other tags than by the bridge.
     pub vlan_filtering: bool,
-    /// Whether it is a device of Open vSwitch: its datapath (`ovs-system`), or a bridge's own port.
+    /// Whether the device belongs to Open vSwitch: its datapath (`ovs-system`), or a bridge's own port.
     pub ovs: bool,
-    /// The table that packets of its ports are routed by: it is a VRF.
+    /// If the device is a VRF, the table by which packets of its ports are routed.
     pub vrf: Option<u32>,
-    /// The XDP program on it: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
+    /// The XDP program on the device: mode (1 native, 2 generic, 3 hardware, 4 several; `IFLA_XDP_ATTACHED`) and id.
     pub xdp: Option<(u8, u32)>,
 }
 
 impl Interface {
-    /// Which of our programs suit this device, or why none does.
+    /// Which of our programs fit the device, or why none does.
     pub fn link_layer(&self) -> Result<LinkLayer, String> {
         link_layer(self.hardware)
     }
@@ -111,7 +111,7 @@ pub fn list() -> Result<Vec<Interface>, Error> {
     let mut netlink = Netlink::open()?;
     let answers = netlink
         .ask(&Request::list(RTM_GETLINK, &[0; 16]))
-        .map_err(|e| e.into_error("list the network interfaces"))?;
+        .map_err(|refusal| refusal.into_error("list the network interfaces"))?;
     let mut devices = answers.iter().filter_map(|body| parse(body)).collect::<Vec<_>>();
     mark_vlans(&mut devices);
     Ok(devices)
@@ -147,9 +147,11 @@ fn parse(body: &[u8]) -> Option<Interface> {
                 let kind = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                 let kind = kind.map(|(_, value)| text_of(value)).unwrap_or_default();
                 let is = |name: &str| kind == name;
-                (vlan, interface.veth) = (is("vlan"), is("veth"));
+                vlan = is("vlan");
+                interface.veth = is("veth");
                 interface.ovs = is("openvswitch");
-                (interface.bridge, interface.macvtap) = (is("bridge"), is("macvtap"));
+                interface.bridge = is("bridge");
+                interface.macvtap = is("macvtap");
                 let data = |name: &str, wanted: u16| {
                     let data = attributes(value).find(|(kind, _)| is(name) && *kind == IFLA_INFO_DATA);
                     data.and_then(|(_, data)| attributes(data).find(|(kind, _)| *kind == wanted))
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_vlan_device_marks_what_it_stands_on() {
-        // Index, master, the device that it stands on as a VLAN device.
+        // The index, the master, and the device below a VLAN device.
         let mut devices = [
             (1, None, None),
             (2, Some(4), None),
@@ -218,13 +220,14 @@ mod tests {
             ..Interface::default()
         });
         mark_vlans(&mut devices);
-        let marked: Vec<u32> = devices.iter().filter(|d| d.vlans).map(|d| d.ifindex).collect();
+        let marked: Vec<u32> =
+            devices.iter().filter(|device| device.vlans).map(|device| device.ifindex).collect();
         assert_eq!(marked, [2, 3, 4]);
     }
 
     #[test]
     fn the_list_has_the_loopback_device() {
-        let lo = list().unwrap().into_iter().find(|i| i.name == "lo").unwrap();
+        let lo = list().unwrap().into_iter().find(|device| device.name == "lo").unwrap();
         assert_eq!((lo.ifindex, lo.link_layer()), (1, Ok(LinkLayer::L2)));
         assert!(lo.mtu > 0);
     }

@@ -1,4 +1,4 @@
-//! Pinned links: the file in the pin folder is what keeps a program attached while no agent runs.
+//! Pinned links. A pin in the pin folder keeps a program attached while no agent runs.
 use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -11,30 +11,30 @@ use super::{
     sys::{self, LinkInfo},
 };
 
-/// A link of ours that was found pinned.
+/// A pinned link of ours.
 pub(super) struct Pinned {
     fd: OwnedFd,
     pub(super) info: LinkInfo,
 }
 
 impl Pinned {
-    /// Runs `program` from the next packet on.
+    /// Makes the link run `program` from the next packet on.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         sys::link_update(self.fd.as_fd(), program)
     }
 }
 
-/// Every device and hook that has a link pinned.
+/// Every device and hook that has a pinned link.
 pub(super) fn list(pin_dir: &Path) -> Result<Vec<(u32, Hook)>, Error> {
     let dir = names::links(pin_dir);
     let entries = match fs::read_dir(&dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(Error::file(&dir, "list it"))?,
     };
-    Ok(entries.flatten().filter_map(|e| names::parse_link(e.file_name().to_str()?)).collect())
+    Ok(entries.flatten().filter_map(|entry| names::parse_link(entry.file_name().to_str()?)).collect())
 }
 
-/// The pinned link of a device's hook, if it is still attached there. A pin whose device is gone is removed.
+/// The pinned link of a device's hook, if it is still attached there. Removes the pin if the device is gone.
 pub(super) fn open(pin_dir: &Path, ifindex: u32, hook: Hook) -> Result<Option<Pinned>, Error> {
     let path = names::link(pin_dir, ifindex, hook);
     let fd = match sys::get(&path) {
@@ -50,18 +50,18 @@ pub(super) fn open(pin_dir: &Path, ifindex: u32, hook: Hook) -> Result<Option<Pi
     Ok(None)
 }
 
-/// Pins a new link. On failure the link is dropped, and with it the program is detached.
+/// Pins a new link. After a failure the caller drops the link, which detaches the program.
 pub(super) fn pin(pin_dir: &Path, ifindex: u32, hook: Hook, link: &OwnedFd) -> Result<(), Error> {
     let path = names::link(pin_dir, ifindex, hook);
     sys::pin(link.as_fd(), &path).map_err(Error::file(path, "pin a link"))
 }
 
-/// Detaches a link and removes its pin; says whether there was one.
+/// Detaches a link and removes its pin. Returns whether there was one.
 pub(super) fn remove(pin_dir: &Path, ifindex: u32, hook: Hook) -> Result<bool, Error> {
     let path = names::link(pin_dir, ifindex, hook);
     match sys::get(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        // Without a descriptor the removal of the pin detaches it a little later.
+        // The link cannot be opened. The removal of its pin detaches it a little later.
         Err(_) => {}
         Ok(fd) => {
             // The device may be gone, and the link with it.

@@ -1,4 +1,4 @@
-//! Loading the object: the BPF filesystem, the memory limit, and which pinned maps are used further.
+//! Loads the object. Mounts the BPF filesystem if it is missing, raises the memory limit, and decides which pinned maps are used again.
 use std::{
     io,
     path::{Path, PathBuf},
@@ -30,7 +30,7 @@ use super::{
     versions::{self, Other},
 };
 
-/// The usual place of the BPF filesystem; the only one that is mounted without being asked.
+/// The usual place of the BPF filesystem. A BPF filesystem is mounted without being asked only there.
 const BPF_MOUNT: &str = "/sys/fs/bpf";
 
 pub(super) struct Loaded {
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
     pub(super) lock: PinLock,
 }
 
-/// Loads the programs over the pinned maps. Maps whose size differs are made anew in the staging folder.
+/// Loads the programs over the pinned maps. Maps of another size are made in the staging folder.
 pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     raise_memlock(supported_kernel()?)?;
     let lock = prepare_pin_dir(&options.pin_dir)?;
@@ -85,7 +85,7 @@ fn supported(kernel: KernelVersion) -> Result<(), Error> {
     if kernel >= oldest { Ok(()) } else { Err(Error::OldKernel(kernel)) }
 }
 
-/// Before 5.11 maps and programs count against RLIMIT_MEMLOCK.
+/// Raises RLIMIT_MEMLOCK, against which maps and programs count before 5.11. From 5.11 on a failure does not matter.
 fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
     let counted = kernel < KernelVersion::new(5, 11, 0);
     match setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
@@ -97,20 +97,21 @@ fn raise_memlock(kernel: KernelVersion) -> Result<(), Error> {
     }
 }
 
-/// Finds out what can be found out before anything is loaded, pinned or attached: the kernel's age, the privilege, a BPF
-/// filesystem at the pin folder. Needs nobody's leave: a dataplane that is in use goes on as it is.
+/// Checks what can be checked before anything is loaded, pinned or attached: the kernel's version, the privilege, and the BPF filesystem at
+/// the pin folder. Mounts a BPF filesystem at its usual place if there is none. Takes no lock: a dataplane that is in use goes on as it is.
 ///
 /// # Errors
-/// What would keep [`super::Dataplane::open`] from its work.
+/// Fails if one of these would make [`super::Dataplane::open`] fail.
 pub fn check(options: &Options) -> Result<(), Error> {
     raise_memlock(supported_kernel()?)?;
-    // A program of two instructions: refused where the privilege is missing or the kernel is locked down.
+    // This tries to load a program of two instructions. The kernel refuses it if the privilege is missing or the kernel is locked down.
     match is_program_supported(ProgramType::SchedClassifier) {
         Ok(true) => {
             require_bpffs(&options.pin_dir)?;
             let there = options.pin_dir.ancestors().find(|folder| folder.exists());
             let folder = there.unwrap_or(&options.pin_dir);
-            access(folder, AccessFlags::W_OK).map_err(|e| Error::file(folder, "write into it")(e.into()))
+            access(folder, AccessFlags::W_OK)
+                .map_err(|errno| Error::file(folder, "write into it")(errno.into()))
         }
         Ok(false) => Err(Error::NoClassifier),
         Err(error) => Err(Error::call("load BPF programs")(match error {
@@ -121,14 +122,14 @@ pub fn check(options: &Options) -> Result<(), Error> {
 }
 
 fn supported_kernel() -> Result<KernelVersion, Error> {
-    let unreadable = |e: &dyn std::error::Error| io::Error::other(e.to_string());
-    let kernel =
-        KernelVersion::current().map_err(|e| Error::call("read the kernel's version")(unreadable(&e)))?;
+    let unreadable = |error: &dyn std::error::Error| io::Error::other(error.to_string());
+    let kernel = KernelVersion::current()
+        .map_err(|error| Error::call("read the kernel's version")(unreadable(&error)))?;
     supported(kernel)?;
     Ok(kernel)
 }
 
-/// Makes sure that the pin folder is one of ours, lies in a BPF filesystem, and is nobody else's to change.
+/// Makes sure that the pin folder is one of ours, lies in a BPF filesystem, and cannot be changed by anybody else.
 fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
     root(pin_dir)?;
     if !in_bpffs(pin_dir)? {
@@ -145,18 +146,18 @@ fn require_bpffs(pin_dir: &Path) -> Result<(), Error> {
     exposed::refuse(pin_dir)
 }
 
-/// Makes the pin folder, after making sure that it lies in a BPF filesystem and that nobody else has it.
+/// Makes the pin folder and locks it. First makes sure that it lies in a BPF filesystem and that nobody else can change it.
 fn prepare_pin_dir(pin_dir: &Path) -> Result<PinLock, Error> {
     require_bpffs(pin_dir)?;
     let lock = PinLock::take(root(pin_dir)?, lock::PATIENCE)?;
     make_folders(pin_dir)?;
-    // Where others may make folders too, one of these may have been faster.
+    // If others may make folders here too, another user may have made one of these first.
     exposed::refuse(pin_dir)?;
     Ok(lock)
 }
 
-/// Mounts it for root alone. Its root folder is root's (the option `uid=` is newer than Linux 5.10): another user could not enter, and leaves
-/// it open to all and sticky.
+/// Mounts a BPF filesystem at its usual place. Root mounts it for itself alone. The mount's root folder always belongs to root (the option
+/// `uid=` is newer than Linux 5.10), so another user could not enter a closed one. That user leaves it open to all, with the sticky bit.
 fn mount_bpffs() -> bool {
     let mode = geteuid().is_root().then_some("mode=0700");
     mount(Some("bpf"), BPF_MOUNT, Some("bpf"), MsFlags::empty(), mode).is_ok()

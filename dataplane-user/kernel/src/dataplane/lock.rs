@@ -1,8 +1,8 @@
-//! One owner of a pin folder at a time: two agents that write the same maps would undo each other's verdicts, and a detach
-//! below a running agent would strip it.
+//! Gives a pin folder one owner at a time. Two agents that write the same maps would undo each other's verdicts, and a detach would remove
+//! the programs of a running agent.
 //!
-//! The lock lies on the folder above the versions (`.../nodefence`), since each version takes over and removes the others. The BPF
-//! filesystem holds no plain files, but flock(2) takes a folder as well.
+//! The lock is on the folder above the versions (`.../nodefence`), since each version takes over and removes the others. The BPF filesystem
+//! has no plain files, but flock(2) locks a folder as well.
 use std::{
     fs::{self, File},
     io,
@@ -20,26 +20,26 @@ use nix::{
 
 use super::{error::Error, folders};
 
-/// How long an agent that gave up its own lock may take to end: the one that takes over waits for it.
+/// How long the next agent waits for this lock. The previous agent may take that long to end after it gave up the lock of its run folder.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The right to change what is pinned below a folder. Given up when dropped, or when the process ends in whatever way.
+/// The right to change what is pinned below a folder. The right ends when this value is dropped, or when the process ends in any way.
 pub(super) struct PinLock {
     _dir: Flock<File>,
 }
 
 impl PinLock {
-    /// Makes the folder where it is missing, and locks it.
+    /// Makes the folder if it is missing, and locks it.
     ///
     /// # Errors
-    /// [`Error::Busy`] where somebody else has it for longer than `patience`.
+    /// [`Error::Busy`] if another process holds the lock for longer than `patience`.
     pub(super) fn take(root: &Path, patience: Duration) -> Result<Self, Error> {
         let end = Instant::now() + patience;
         loop {
             folders::make(root).map_err(Error::file(root, "make the folder"))?;
             match Self::existing(root) {
                 Ok(Some(lock)) => return Ok(lock),
-                // A detach removed it in between.
+                // A detach removed the folder in between.
                 Ok(None) => {}
                 Err(Error::Busy { .. }) if Instant::now() < end => sleep(Duration::from_millis(10)),
                 Err(error) => return Err(error),
@@ -47,10 +47,10 @@ impl PinLock {
         }
     }
 
-    /// Locks a folder; `None` where there is none.
+    /// Locks a folder. `None` if there is no such folder.
     ///
     /// # Errors
-    /// [`Error::Busy`] where somebody else has it.
+    /// [`Error::Busy`] if another process holds the lock.
     pub(super) fn existing(root: &Path) -> Result<Option<Self>, Error> {
         let dir = match File::open(root) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -59,9 +59,9 @@ impl PinLock {
         let locked = dir.metadata().map_err(Error::file(root, "look at the folder"))?;
         match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
             Ok(dir) => {
-                // Whoever had it may have removed the folder: a lock on what is no longer there keeps nobody away.
-                let there =
-                    fs::metadata(root).is_ok_and(|m| (m.dev(), m.ino()) == (locked.dev(), locked.ino()));
+                // The previous owner may have removed the folder. A lock on a removed folder excludes nobody.
+                let there = fs::metadata(root)
+                    .is_ok_and(|found| (found.dev(), found.ino()) == (locked.dev(), locked.ino()));
                 Ok(there.then_some(Self { _dir: dir }))
             }
             Err((_, Errno::EWOULDBLOCK)) => {
@@ -74,8 +74,8 @@ impl PinLock {
     }
 }
 
-/// The process that holds a flock, from the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 00:27:39 0 EOF`, device
-/// numbers in hexadecimal (fs/locks.c, lock_get_status). Locks of processes that this one's PID namespace does not show are not listed.
+/// The process that holds a flock, by the text of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4711 00:27:39 0 EOF`. Device numbers are in
+/// hexadecimal (lock_get_status, fs/locks.c). Locks of processes outside of this process' PID namespace are not listed.
 fn holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {

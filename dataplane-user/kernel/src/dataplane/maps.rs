@@ -17,13 +17,13 @@ pub(super) struct Maps {
     pub(super) switches: Switches,
 }
 
-/// What the XDP program must know of devices.
+/// What the XDP program needs to know about each device.
 pub(super) struct DeviceMap(pub(super) HashMap<MapData, u32, Device>);
 
 /// What the kernel programs counted.
 pub struct Counters(PerCpuArray<MapData, Counter>);
 
-/// How the kernel programs are configured.
+/// The configuration that the kernel programs read.
 pub struct Switches(Array<MapData, Config>);
 
 fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, Error>
@@ -54,28 +54,28 @@ impl Maps {
 }
 
 impl Switches {
-    /// Changes what the kernel programs read of the configuration.
+    /// Writes the configuration.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn set(&mut self, config: &Config) -> Result<(), Error> {
         self.0.set(0, config, 0).map_err(Error::map(names::CONFIG))
     }
 }
 
 impl Counters {
-    /// Packets and bytes since the maps were made, one pair for each reason, summed over the CPUs.
+    /// Packets and bytes since the maps were made: one pair for each reason, summed over the CPUs.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn read(&self) -> Result<Vec<(Reason, Counter)>, Error> {
         Reason::ALL
             .iter()
             .map(|reason| {
                 let values = self.0.get(&(*reason as u32), 0).map_err(Error::map(names::COUNTERS))?;
-                let sum = values.iter().fold(Counter::default(), |sum, c| Counter {
-                    packets: sum.packets.wrapping_add(c.packets),
-                    bytes: sum.bytes.wrapping_add(c.bytes),
+                let sum = values.iter().fold(Counter::default(), |sum, counter| Counter {
+                    packets: sum.packets.wrapping_add(counter.packets),
+                    bytes: sum.bytes.wrapping_add(counter.bytes),
                 });
                 Ok((*reason, sum))
             })
@@ -84,7 +84,7 @@ impl Counters {
 }
 
 impl DeviceMap {
-    /// Writes what the XDP program must know of a device, where it is not there yet.
+    /// Writes what the XDP program needs to know about a device, unless the map has it already.
     pub(super) fn set(&mut self, ifindex: u32, device: Device) -> Result<(), Error> {
         if self.0.get(&ifindex, 0).is_ok_and(|there| there == device) {
             return Ok(());
@@ -93,7 +93,7 @@ impl DeviceMap {
     }
 
     pub(super) fn remove(&mut self, ifindex: u32) {
-        // It may never have been there.
+        // The map may not have this device.
         let _ = self.0.remove(&ifindex);
     }
 }

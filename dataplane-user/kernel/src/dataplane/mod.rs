@@ -1,7 +1,7 @@
-//! The only room that touches BPF: loads the programs, attaches them, writes the maps.
+//! All access to BPF: loads the programs, attaches them, and writes the maps.
 //!
-//! Everything stays pinned and attached when a [`Dataplane`] is dropped; verdicts lapse by themselves. Only [`detach`]
-//! takes the dataplane away.
+//! Dropping a [`Dataplane`] leaves everything pinned and attached, and verdicts lapse after their deadline. Only [`detach`] removes the
+//! dataplane.
 
 mod ahead;
 pub mod answer;

@@ -1,7 +1,7 @@
-//! Every name that this room gives to something in the kernel.
+//! All names that nodefence gives to objects in the kernel.
 use std::path::{Path, PathBuf};
 
-/// The pinned maps of the object, each under its name.
+/// The pinned maps of the object. Each pin has its map's name.
 pub(super) const MAPS: [&str; 14] = [
     BACKENDS,
     PORTS,
@@ -33,7 +33,7 @@ pub(super) const MACS: &str = "macs";
 pub(super) const ROUTE_VLANS: &str = "route_vlans";
 pub(super) const LEASE: &str = "lease";
 
-/// The maps that are not pinned: one agent's alone.
+/// The maps that are not pinned: each agent has its own.
 pub(super) const RESCUE: &str = "rescue";
 pub(super) const RESCUE_UNTIL: &str = "rescue_until";
 pub(super) const RESCUE_BUDGET: &str = "rescue_budget";
@@ -45,7 +45,7 @@ pub(super) const XDP: &str = "nf_xdp";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Hook {
     Egress,
-    /// Agents that pinned `v1` attached there. It is only detached.
+    /// Agents that pinned `v1` attached there. This version only detaches there.
     Ingress,
     Xdp,
 }
@@ -63,8 +63,8 @@ impl Hook {
     }
 }
 
-/// Pins of links. Named by interface index: a device's name may hold a dot, which the BPF filesystem keeps for itself
-/// (kernel/bpf/inode.c, bpf_lookup), and may change.
+/// The folder of pinned links. A pin is named by the interface's index: the name of an interface may change, and may have a dot, which the
+/// BPF filesystem reserves (bpf_lookup, kernel/bpf/inode.c).
 pub(super) fn links(pin_dir: &Path) -> PathBuf {
     pin_dir.join("links")
 }
@@ -76,11 +76,11 @@ pub(super) fn link(pin_dir: &Path, ifindex: u32, hook: Hook) -> PathBuf {
 /// The device and hook that a link's pin names.
 pub(super) fn parse_link(file_name: &str) -> Option<(u32, Hook)> {
     let (ifindex, hook) = file_name.split_once('_')?;
-    let hook = Hook::ALL.into_iter().find(|h| h.name() == hook)?;
+    let hook = Hook::ALL.into_iter().find(|known| known.name() == hook)?;
     Some((ifindex.parse().ok()?, hook))
 }
 
-/// One empty folder per device whose clsact qdisc we made; the BPF filesystem holds no plain files.
+/// The folder that has an empty folder for each device whose clsact qdisc we made. The BPF filesystem has no plain files.
 pub(super) fn qdiscs(pin_dir: &Path) -> PathBuf {
     pin_dir.join("qdiscs")
 }
@@ -89,13 +89,14 @@ pub(super) fn qdisc(pin_dir: &Path, ifindex: u32) -> PathBuf {
     qdiscs(pin_dir).join(ifindex.to_string())
 }
 
-/// Where maps of another size or layout wait until every device runs the programs that use them.
+/// The folder in which maps of another size wait until every device runs the programs that use them.
 pub(super) fn staging(pin_dir: &Path) -> PathBuf {
     pin_dir.join("staging")
 }
 
-/// First part of the name of our clsact filters (`tc filter show` prints it), and the handle they all have.
+/// The first part of the name of our clsact filters, which `tc filter show` prints.
 pub(super) const FILTER_PREFIX: &str = "nodefence:";
+/// The handle of all our clsact filters.
 pub(super) const FILTER_HANDLE: u32 = 0x6e66;
 /// The priority of our clsact filters, unless others have a filter of another kind or protocol there.
 pub(super) const FILTER_PRIORITY: u16 = 1;
@@ -108,7 +109,7 @@ mod tests {
     fn a_link_pin_names_its_device_and_hook() {
         for hook in Hook::ALL {
             let path = link(Path::new("/p"), 12, hook);
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap();
             assert_eq!(parse_link(name), Some((12, hook)));
         }
         for other in ["12", "egress", "x_egress", "12_other", "_egress", "12_egress_"] {

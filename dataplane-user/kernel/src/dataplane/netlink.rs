@@ -1,5 +1,5 @@
-//! A small client of route netlink and XFRM: requests as bytes, answers as attribute lists. Attributes that are unknown here are
-//! skipped, so that a newer kernel's devices can always be read.
+//! A small client of route netlink and XFRM. Requests are bytes, and answers are lists of attributes. Unknown attributes are skipped, so
+//! that devices of a newer kernel can be read.
 use std::io;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
@@ -17,7 +17,7 @@ pub(super) const RTM_NEWTFILTER: u16 = 44;
 pub(super) const RTM_DELTFILTER: u16 = 45;
 pub(super) const RTM_GETTFILTER: u16 = 46;
 
-/// How often a list is begun anew that changed while it was read.
+/// How often a list is read at most, if it changes while it is read.
 const TRIES: usize = 10;
 
 /// One request under construction.
@@ -33,7 +33,7 @@ impl Request {
         Self { kind, flags: NLM_F_REQUEST | NLM_F_ACK | flags, body: fixed.to_vec() }
     }
 
-    /// Asks for all.
+    /// A request for a list of all objects.
     pub(super) fn list(kind: u16, fixed: &[u8]) -> Self {
         Self { kind, flags: NLM_F_REQUEST | NLM_F_DUMP, body: fixed.to_vec() }
     }
@@ -48,7 +48,7 @@ impl Request {
         self
     }
 
-    /// An attribute that holds the attributes which `fill` adds.
+    /// Adds an attribute that holds the attributes which `fill` adds.
     pub(super) fn nest(mut self, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         nest(&mut self.body, kind, fill);
         self
@@ -56,7 +56,7 @@ impl Request {
 }
 
 impl Refusal {
-    /// As this room's error; `what` was tried.
+    /// Turns the refusal into an [`Error`]. `what` says what was tried.
     pub(super) fn into_error(self, what: impl Into<String>) -> Error {
         let mut what = what.into();
         if let Some(words) = self.words {
@@ -76,27 +76,27 @@ impl Netlink {
         Self::of(NETLINK_ROUTE).map_err(Error::call("open a route netlink socket"))
     }
 
-    /// A socket of this protocol.
+    /// Opens a socket of this protocol.
     pub(super) fn of(protocol: isize) -> io::Result<Self> {
         let channel = Channel::open(protocol)?;
-        // Only makes answers richer.
+        // The kernel then says in words why it refuses. Everything else works without that.
         let _refused = channel.set_words();
         Ok(Self { channel })
     }
 
-    /// Has the kernel look at what a list is asked for: otherwise what it remembers of single addresses is listed as routes, which may be much.
-    /// Kernels before 4.20 do not know it.
+    /// Makes the kernel check what a request for a list asks for. Otherwise the kernel also lists its cached routes to single addresses,
+    /// which may be many. Kernels before 4.20 do not have this option.
     pub(super) fn set_strict(&self) {
         let _refused = self.channel.set_strict();
     }
 
-    /// Sends one request and collects the answers' bodies (from the family's own header on).
+    /// Sends one request, and collects the bodies of the answers (from the family's own header on).
     pub(super) fn ask(&mut self, request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
         self.ask_for(request, |_, body| Some(body.to_vec()))
     }
 
-    /// Sends one request and collects what `parse` makes of the answers, by type and body, until the kernel has acknowledged it. A list that the
-    /// kernel says was interrupted by a change is taken again.
+    /// Sends one request, and collects what `parse` makes of the type and body of each answer, until the kernel has acknowledged the
+    /// request. A list that a change interrupted, as the kernel says, is read again.
     pub(super) fn ask_for<T>(
         &mut self,
         request: &Request,

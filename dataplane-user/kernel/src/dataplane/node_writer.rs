@@ -1,5 +1,5 @@
-//! The one writer of nodes' entries and of exemptions, which must be in the map before the verdicts that need them. It has handles of its
-//! own: verdicts are renewed before anything is loaded, and while devices are attached to.
+//! The only writer of nodes' entries and of exemptions. An exemption must be in the map before the verdict that needs it. The writer has
+//! handles of its own, since verdicts are renewed before anything is loaded, and while devices are being attached.
 use std::path::Path;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
@@ -10,21 +10,21 @@ use super::{attach::Attach, entries::insert, error::Error, maps::owned_nodes, na
 /// Writes nodes' entries and exempt ports. Independent of the [`Attach`] that it was made from.
 pub struct NodeWriter {
     nodes: Array<MapData, NodeEntry>,
-    /// The map of the devices that are not switched yet.
+    /// The old map, which devices use that are not switched yet.
     old_nodes: Option<Array<MapData, NodeEntry>>,
-    /// None where verdicts are only renewed.
+    /// `None` if verdicts are only renewed.
     ports: Option<HashMap<MapData, PortKey, u32>>,
-    /// As `old_nodes`.
+    /// Like `old_nodes`.
     old_ports: Option<HashMap<MapData, PortKey, u32>>,
-    /// None where an earlier version of the agent has pinned none.
+    /// `None` if the earlier agent has pinned no lease.
     lease: Option<Array<MapData, u64>>,
 }
 
 impl NodeWriter {
-    /// A writer that does not wait for this handle. Where maps are staged ([`Attach::is_staged`]), it writes the old ones too.
+    /// A writer that does not wait for `devices`. If maps are staged ([`Attach::is_staged`]), it writes the old ones too.
     ///
     /// # Errors
-    /// Where a map cannot be opened or read.
+    /// Fails if a map cannot be opened or read.
     pub fn new(devices: &Attach) -> Result<Self, Error> {
         let (nodes, old_nodes) = open_both(devices, names::NODES)?;
         let (ports, old_ports) = open_both(devices, names::PORTS)?;
@@ -32,8 +32,8 @@ impl NodeWriter {
         Ok(Self { nodes, old_nodes, ports: Some(ports), old_ports, lease: Some(lease) })
     }
 
-    /// Over the map that is pinned below `pin_dir`, before anything is loaded, for renewing verdicts alone; with every entry in it that
-    /// has or had an owner. `None` where there is no such map, or one of another layout.
+    /// A writer that only renews verdicts, over the map that is pinned below `pin_dir`, before anything is loaded. Also returns every entry
+    /// that has or had an owner. `None` if there is no such map, or if the map has another layout.
     pub fn pinned(pin_dir: &Path) -> Option<(Self, Vec<(u32, NodeEntry)>)> {
         let nodes = open(pin_dir, names::NODES).ok()?;
         let owned = owned_nodes(&nodes).ok()?;
@@ -53,12 +53,12 @@ impl NodeWriter {
         self.nodes.set(index, entry, 0).map_err(Error::map(names::NODES))
     }
 
-    /// Has the datapath pass packets to a port, or to an address ([`PortKey::exempt_address`]).
+    /// Makes the datapath pass packets to a port, or to a whole address ([`PortKey::exempt_address`]).
     pub fn exempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
         self.write_port(key, port_flags::EXEMPT)
     }
 
-    /// Has the datapath cut packets to a port of an exempt address.
+    /// Makes the datapath cut packets to a port of an exempt address.
     pub fn cut_port(&mut self, key: &PortKey) -> Result<(), Error> {
         self.write_port(key, port_flags::CUT)
     }
@@ -70,7 +70,7 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Removes either of these two.
+    /// Removes what [`Self::exempt_port`] or [`Self::cut_port`] wrote.
     pub fn unexempt_port(&mut self, key: &PortKey) -> Result<(), Error> {
         for ports in self.old_ports.iter_mut().chain(&mut self.ports) {
             match ports.remove(key) {
@@ -81,12 +81,12 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Has what was drained from IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). A lapsed lease stays lapsed, unless it begins `anew`:
-    /// others may be restoring. `now` is that clock; `until` must have been worked out before `now` was read: a process that was stopped in
-    /// between then writes a deadline that has passed.
+    /// Makes the drain of IPVS hold up to `until` (CLOCK_MONOTONIC, in ns). A lapsed lease stays lapsed unless it begins `anew`, since the
+    /// guard may be restoring. `now` is the same clock. The caller must work out `until` before it reads `now`: a process that was stopped
+    /// in between then writes a deadline that has passed.
     ///
     /// # Errors
-    /// Where the map cannot be read or written.
+    /// Fails if the map cannot be read or written.
     pub fn prolong(&mut self, now: u64, until: u64, anew: bool) -> Result<(), Error> {
         let Some(lease) = &mut self.lease else { return Ok(()) };
         let there = lease.get(&0, 0).map_err(Error::map(names::LEASE))?;
@@ -96,14 +96,14 @@ impl NodeWriter {
         Ok(())
     }
 
-    /// Every device is switched ([`Attach::is_staged`]): nobody reads the old maps any more.
+    /// Closes the old maps. Every device must be switched before ([`Attach::is_staged`]), so that nobody reads the old maps any more.
     pub fn forget_old(&mut self) {
         self.old_nodes = None;
         self.old_ports = None;
     }
 }
 
-/// The map that stays, and where it is staged the one that devices read which are not switched yet.
+/// Opens the map that stays. If this map is staged, also opens the old one, which devices use that are not switched yet.
 fn open_both<T>(devices: &Attach, name: &'static str) -> Result<(T, Option<T>), Error>
 where
     T: TryFrom<Map, Error = MapError>,

@@ -11,7 +11,7 @@ pub struct Options {
     pub pin_dir: PathBuf,
     /// Size of the `backends` map.
     pub max_backends: u32,
-    /// What the kernel programs read of the configuration.
+    /// The configuration that the kernel programs read.
     pub config: Config,
     /// Whether and how XDP is attached.
     pub xdp: XdpChoice,
@@ -21,7 +21,7 @@ pub struct Options {
     pub log_cuts: bool,
 }
 
-/// Whether and how XDP is attached. It is never attached in another way than asked for.
+/// Whether and how XDP is attached. XDP is never attached in another mode than the one asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpChoice {
@@ -38,10 +38,10 @@ pub enum XdpChoice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TcChoice {
-    /// tcx where the kernel has it (6.6 and later, with CONFIG_NET_XGRESS), else clsact.
+    /// tcx if the kernel has it (6.6 and later, with CONFIG_NET_XGRESS), else clsact.
     #[default]
     Auto,
-    /// A clsact filter, even where the kernel has tcx.
+    /// A clsact filter, even if the kernel has tcx.
     Clsact,
 }
 

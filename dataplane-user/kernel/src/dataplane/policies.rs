@@ -1,4 +1,4 @@
-//! Reads the IPsec policies that decide whether packets leave as they are.
+//! Reads the IPsec policies, which decide whether packets leave as they are.
 use std::{fs, path::Path};
 
 use netlink_sys::protocols::NETLINK_XFRM;
@@ -8,12 +8,12 @@ use crate::routes::{self, Policies};
 
 const XFRM_MSG_NEWPOLICY: u16 = 19;
 const XFRM_MSG_GETPOLICY: u16 = 21;
-/// Where `af_key` is loaded, by which policies are made too.
+/// This file exists if `af_key` is loaded, through which policies can be made too.
 const BY_KEY: &str = "/proc/thread-self/net/pfkey";
 const SOCKETS: &str = "/proc/thread-self/net/netlink";
 
-/// Reads all of them once, in the calling thread's network namespace, in an order of their own. Nothing is loaded for it: where no program ever asked for
-/// XFRM there are none. Takes CAP_NET_ADMIN.
+/// Reads all policies once, in the calling thread's network namespace, and sorts them. Loads no module: if no program has ever asked for
+/// XFRM, there are no policies. Needs CAP_NET_ADMIN.
 pub fn read() -> Policies {
     if !is_there() {
         return Policies::default();
@@ -23,12 +23,12 @@ pub fn read() -> Policies {
         Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Policies::default(),
         Err(error) => return Policies { unread: Some(error.to_string()), ..Policies::default() },
     };
-    // `struct xfrm_userpolicy_id`, of which a list looks at nothing.
+    // `struct xfrm_userpolicy_id`, which the kernel ignores when it lists policies.
     let request = Request::list(XFRM_MSG_GETPOLICY, &[0; 64]);
     let parse = |kind, body: &[u8]| if kind == XFRM_MSG_NEWPOLICY { routes::policy(body) } else { None };
     match netlink.ask_for(&request, parse) {
         Ok(mut list) => {
-            // One that is renewed moves in the kernel's list.
+            // A policy that is renewed moves in the kernel's list.
             list.sort_unstable();
             list.dedup();
             Policies { list, unread: None }
@@ -39,13 +39,14 @@ pub fn read() -> Policies {
     }
 }
 
-/// Whether the kernel's end of NETLINK_XFRM is there: a socket of that protocol would load `xfrm_user` otherwise (`netlink_create`, net/netlink/af_netlink.c).
+/// Whether the kernel's end of NETLINK_XFRM exists. Without it, opening a socket of that protocol would load `xfrm_user` (`netlink_create`,
+/// net/netlink/af_netlink.c).
 fn is_there() -> bool {
     let listed = |sockets: String| has_protocol(&sockets, NETLINK_XFRM);
     fs::read_to_string(SOCKETS).map_or(true, listed) || Path::new(BY_KEY).exists()
 }
 
-/// Whether the list of netlink sockets has one of this protocol, which is its second column.
+/// Whether the list of netlink sockets has a socket of this protocol. The protocol is the second column.
 fn has_protocol(sockets: &str, protocol: isize) -> bool {
     let protocol = protocol.to_string();
     sockets.lines().any(|line| line.split_whitespace().nth(1) == Some(protocol.as_str()))

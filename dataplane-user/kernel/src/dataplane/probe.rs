@@ -1,7 +1,8 @@
-//! How this kernel treats answers and challenges, found by trying and not by its version: distributions backport.
+//! Finds out how this kernel treats answers and challenges. The probes try it, since the kernel's version does not tell: distributions
+//! backport.
 //!
-//! Everything happens in a network namespace of the probe's own, held by a thread that ends with it; the host's namespace is never touched.
-//! Where a probe fails, the choice that works on every kernel is taken, and the reason is kept.
+//! Each probe runs on a thread of its own in a network namespace of its own, which ends with the thread. The host's namespace is never
+//! touched. If a probe fails, the choice that works on every kernel is taken, and the finding says why the probe failed.
 use std::{
     fmt,
     path::Path,
@@ -23,14 +24,14 @@ mod nft;
 
 pub use far::Conntrack;
 
-/// A probe that takes longer has failed. It takes milliseconds on an idle machine. On a crowded or emulated one a second is soon gone, and
-/// a failed probe costs every idle client a second challenge.
+/// A probe that takes longer has failed. A probe takes milliseconds on an idle machine, and may take a second on a crowded or emulated one.
+/// A failed probe costs every idle client a second challenge.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The one that loads the programs takes as long as the verifier does; the agent loads the same right after, so waiting for it
-/// costs no more than that. Fractions of a second on hardware, many seconds in an emulator.
+/// The limit of the probe that loads the programs. Loading takes as long as the verifier does: fractions of a second on hardware, many
+/// seconds in an emulator. The agent loads the same programs right afterwards, so waiting costs no more than that.
 const LOADING_LIMIT: Duration = Duration::from_secs(60);
 
-/// Exists where conntrack is loaded.
+/// This file exists if conntrack is loaded.
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// The result of a probe.
@@ -45,7 +46,7 @@ pub enum Finding<T> {
     Failed(String),
 }
 
-/// What the findings depend on and what may come long after the agent: at boot kube-proxy loads ip_vs when it first syncs.
+/// What the findings depend on, and what may be loaded long after the agent started: at boot kube-proxy loads ip_vs when it first syncs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Present {
     /// IPVS is loaded.
@@ -55,7 +56,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// Looks. Cheap, and loads nothing: the kernel would load a module that is asked for by name.
+    /// Looks for files of both. This is cheap, and loads nothing: the kernel loads a module only if a request names it.
     pub fn now() -> Self {
         Self { ipvs: ipvs::is_loaded(), conntrack: Path::new(CONNTRACK).exists() }
     }
@@ -76,7 +77,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Runs the probes, one after the other, each within a limit. Blocking.
+    /// Runs the probes one after the other, each within a limit. Blocks.
     pub fn gather() -> Self {
         let start = Instant::now();
         let conntrack = in_own_namespace("probe-conntrack", LIMIT, CloneFlags::empty(), far::probe);
@@ -89,8 +90,8 @@ impl Findings {
         Self { conntrack, ipvs_translates, deletes_by_filter, milliseconds }
     }
 
-    /// Whether to gather again: what they were gathered without (`then`) is there `now`. What goes away again costs nothing:
-    /// the choice that was made for it works without it too.
+    /// Whether to gather again: what was missing `then`, when the probes ran, is there `now`. A module that is unloaded needs no new probe:
+    /// the choice that was made with it works without it too.
     pub fn outdated(&self, then: Present, now: Present) -> bool {
         let ipvs = now.ipvs && matches!(self.ipvs_translates, Finding::NotNeeded(_));
         let conntrack = now.conntrack && !then.conntrack && !matches!(self.conntrack, Finding::Found(_));
@@ -100,13 +101,13 @@ impl Findings {
     /// How to challenge idle clients on this kernel.
     pub fn manner(&self) -> Manner {
         let mut manner = Manner::default();
-        // Else both ways are tried, one after the other.
+        // Without a finding the default tries both ways, one after the other.
         if let Finding::Found(conntrack) = self.conntrack {
             manner.syn_ack = conntrack.syn_ack;
             manner.far_is_invalid = !conntrack.far_past;
         }
         if self.inject() {
-            // The clients' replies to the challenge are answered within that budget, and each replies once.
+            // The answers to the clients' replies are taken from this budget, and each challenged client replies once.
             manner.per_second = ANSWERS_PER_SECOND * 4 / 5;
         }
         manner
@@ -164,7 +165,7 @@ impl fmt::Display for Findings {
     }
 }
 
-/// Runs a probe on a thread of its own in a network namespace of its own.
+/// Runs a probe on a thread of its own, in a network namespace of its own. `more` are other kinds of namespaces that the probe needs.
 fn in_own_namespace<T: Send + 'static>(
     name: &str,
     limit: Duration,

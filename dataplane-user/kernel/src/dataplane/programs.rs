@@ -1,4 +1,4 @@
-//! The loaded programs, by what they are for.
+//! The loaded programs, by their purpose.
 use std::os::fd::{AsFd, OwnedFd};
 
 use aya::{
@@ -15,13 +15,13 @@ pub(super) struct Program {
     pub(super) fd: OwnedFd,
 }
 
-/// Every program that an agent needs.
+/// All programs that an agent needs.
 pub(super) struct Programs {
     egress_l2: Program,
-    /// Loaded with the first device that needs them: the verifier takes its time.
+    /// Loaded for the first device that needs it, since the verifier takes its time.
     egress_l3: Option<Program>,
     pub(super) inject: Program,
-    /// Loaded only where it was asked for.
+    /// Loaded only if XDP was asked for.
     pub(super) xdp: Option<Program>,
 }
 
@@ -39,27 +39,27 @@ impl Programs {
         if layer == LinkLayer::L2 {
             return Ok(&self.egress_l2);
         }
-        let loaded = match self.egress_l3.take() {
-            Some(loaded) => loaded,
+        let program = match self.egress_l3.take() {
+            Some(program) => program,
             None => classifier(ebpf, "nf_egress_l3")?,
         };
-        Ok(self.egress_l3.insert(loaded))
+        Ok(self.egress_l3.insert(program))
     }
 }
 
 fn classifier(ebpf: &mut Ebpf, name: &'static str) -> Result<Program, Error> {
     let program = ebpf.program_mut(name).ok_or(Error::Missing { kind: "program", name })?;
     let program: &mut SchedClassifier = program.try_into().map_err(Error::program(name))?;
-    program.load().map_err(|e| load_error(name, e))?;
-    keep(name, program.fd().map_err(Error::program(name))?.as_fd())
+    program.load().map_err(|error| load_error(name, error))?;
+    loaded(name, program.fd().map_err(Error::program(name))?.as_fd())
 }
 
 fn load_xdp(ebpf: &mut Ebpf) -> Result<Program, Error> {
     let name = names::XDP;
     let program = ebpf.program_mut(name).ok_or(Error::Missing { kind: "program", name })?;
     let program: &mut Xdp = program.try_into().map_err(Error::program(name))?;
-    program.load().map_err(|e| load_error(name, e))?;
-    keep(name, program.fd().map_err(Error::program(name))?.as_fd())
+    program.load().map_err(|error| load_error(name, error))?;
+    loaded(name, program.fd().map_err(Error::program(name))?.as_fd())
 }
 
 fn load_error(name: &'static str, error: ProgramError) -> Error {
@@ -71,9 +71,10 @@ fn load_error(name: &'static str, error: ProgramError) -> Error {
     }
 }
 
-fn keep(name: &'static str, fd: std::os::fd::BorrowedFd<'_>) -> Result<Program, Error> {
+/// Describes a loaded program, with a descriptor of its own.
+fn loaded(name: &'static str, fd: std::os::fd::BorrowedFd<'_>) -> Result<Program, Error> {
     let query = || format!("query the program {name}");
-    let (id, _) = sys::program_info(fd).map_err(|e| Error::call(query())(e))?;
-    let fd = fd.try_clone_to_owned().map_err(|e| Error::call(query())(e))?;
+    let (id, _) = sys::program_info(fd).map_err(|error| Error::call(query())(error))?;
+    let fd = fd.try_clone_to_owned().map_err(|error| Error::call(query())(error))?;
     Ok(Program { name, id, fd })
 }

@@ -1,4 +1,4 @@
-//! The packets that the kernel hands over to be rescued, and the lease that makes it do so.
+//! The packets that the kernel hands over to be rescued. The kernel does so only while a lease holds.
 use std::{os::fd::AsFd as _, time::Duration};
 
 use aya::{
@@ -13,7 +13,8 @@ use nodefence_common::{RescueHead, rescue_budget};
 
 use super::{error::Error, names};
 
-/// The packets to rescue. Blocking, for a thread of its own: the thread that renews the lease must be the one that takes the packets.
+/// The packets to rescue. The calls block, so use a thread of its own. The thread that renews the lease must be the one that takes the
+/// packets.
 pub struct Rescues {
     ring: RingBuf<MapData>,
     until: Array<MapData, u64>,
@@ -33,33 +34,33 @@ impl Rescues {
         })
     }
 
-    /// Has the kernel hand packets over until then (CLOCK_MONOTONIC ns), be it in the past.
+    /// Makes the kernel hand packets over until `until` (CLOCK_MONOTONIC ns), which may be in the past.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn lease(&mut self, until: u64) -> Result<(), Error> {
         self.until.set(0, &until, 0).map_err(Error::map(names::RESCUE_UNTIL))
     }
 
-    /// How many packets the kernel was about to hand over so far.
+    /// How many packets the kernel has wanted to hand over so far.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn asked(&self) -> Result<u64, Error> {
         self.budget.get(&rescue_budget::ASKED, 0).map_err(Error::map(names::RESCUE_BUDGET))
     }
 
-    /// Has the kernel hand over no more than so many of those that it [asks](Self::asked) for.
+    /// Lets the kernel hand packets over until [`asked`](Self::asked) reaches `up_to`.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn allow(&mut self, up_to: u64) -> Result<(), Error> {
         self.budget.set(rescue_budget::ALLOWED, &up_to, 0).map_err(Error::map(names::RESCUE_BUDGET))
     }
 
-    /// Hands the next packet to `each`, head and frame. `false` where there is none.
+    /// Hands the head and the frame of the next packet to `each`. Returns `false` if there is no packet.
     pub fn next(&mut self, each: impl FnOnce(&RescueHead, &[u8])) -> bool {
-        // A packet in another version's layout cannot come: the map is this object's alone.
+        // The map is this object's alone, so every packet has this version's layout.
         let Some(record) = self.ring.next() else { return false };
         if let Some((head, frame)) = RescueHead::from_bytes(&record) {
             each(&head, frame);
@@ -67,10 +68,10 @@ impl Rescues {
         true
     }
 
-    /// Waits until there is a packet, `limit` at most.
+    /// Waits until there is a packet, for `limit` at most.
     ///
     /// # Errors
-    /// Where the ring buffer cannot be waited on.
+    /// Fails if poll(2) on the ring buffer fails.
     pub fn wait(&self, limit: Duration) -> Result<(), Error> {
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.ring.as_fd(), PollFlags::POLLIN)], limit) {

@@ -1,4 +1,4 @@
-//! Reads what the kernel decides by where packets go: policy rules, nexthop objects and the routes that matter.
+//! Reads what decides where the kernel sends packets: policy rules, nexthop objects and the routes that matter.
 use std::collections::HashMap;
 
 use super::{
@@ -14,20 +14,20 @@ const RTM_GETRULE: u16 = 34;
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_GETNEXTHOP: u16 = 106;
 
-/// Reads all of it once, in the calling thread's network namespace. Of routes those are kept that have to do with `blocks`; the others are gone
-/// as soon as they were seen, however many there are. What IPsec makes of packets is taken as it was read before ([`super::policies`]).
+/// Reads all of this once, in the calling thread's network namespace. Only routes that concern `blocks` are stored. All others are dropped
+/// as they are read, however many there are. `policies` are the IPsec policies as they were read before ([`super::policies`]).
 ///
-/// The kernel does not say where a list of routes changed while it was read: whoever needs it true listens to changes before ([`super::route::Changes`]) and
-/// reads again after one.
+/// The kernel does not say whether a list of routes changed while it was read. A caller that needs a consistent result listens to changes
+/// before ([`super::route::Changes`]), and reads again after a change.
 ///
 /// # Errors
-/// Where the kernel cannot be asked, or rules kept changing.
+/// Fails if the kernel refuses a request, or if the rules kept changing.
 pub fn read(blocks: &Blocks, devices: &[Interface], policies: Policies) -> Result<RouteMap, Error> {
     let mut netlink = Netlink::open()?;
     netlink.set_strict();
     let mut dump = Dump { policies, ..Dump::default() };
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // `struct fib_rule_hdr` and `struct rtmsg`: the family, and nothing else asked for.
+        // `struct fib_rule_hdr` and `struct rtmsg`, of which only the family is set.
         let mut header = [0; 12];
         header[0] = family as u8;
         dump.rules.extend(list(&mut netlink, RTM_GETRULE, &header, RTM_NEWRULE, routes::rule)?);
@@ -45,7 +45,7 @@ pub fn read(blocks: &Blocks, devices: &[Interface], policies: Policies) -> Resul
     Ok(RouteMap::new(dump))
 }
 
-/// What one list has that `parse` makes something of. Nothing where the kernel was built without it.
+/// What `parse` makes of the answers of one list. Empty if the kernel was built without that list.
 fn list<T>(
     netlink: &mut Netlink,
     kind: u16,

@@ -1,4 +1,4 @@
-//! How a packet of this node on its way to a backend is told from others': by its source MAC address and the VLAN in which it leaves.
+//! Tells this node's packets to a backend from those of others: by the source MAC address, and by the VLAN in which a packet leaves.
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap as Found},
     time::{Duration, Instant},
@@ -17,45 +17,45 @@ use super::{
     names,
 };
 
-/// How often the maps are compared with what was last written, as all other maps are.
+/// How often the maps are compared with what was last written. All other maps are compared too.
 const COMPARED_EVERY: Duration = Duration::from_secs(600);
-/// Tags that the programs look behind.
+/// How many VLAN tags the programs look behind.
 const MAX_TAGS: usize = 2;
-/// Devices on top of each other that are followed at most: no circle of them is.
+/// How many devices on top of each other are followed at most. The kernel allows no circle of devices.
 const MAX_DEPTH: usize = 8;
 
-/// The maps of own MAC addresses and VLANs. A packet that they do not know passes.
+/// The maps of this node's MAC addresses and VLANs. A packet whose MAC address or VLAN is not in them passes.
 pub(super) struct Senders {
     pub(super) macs: HashMap<MapData, MacKey, u32>,
     pub(super) route_vlans: HashMap<MapData, RouteVlan, MacKey>,
-    /// The content last written, where all of it had room.
+    /// The content last written. `None` if some of it had no room, or if a write failed.
     pub(super) written: Option<Written>,
     /// How many entries had no room at the last look.
     pub(super) left_out: usize,
 }
 
-/// What the maps say.
+/// The content of both maps.
 pub(super) struct Written {
     macs: BTreeMap<MacKey, u32>,
-    /// `None`: what was pinned there.
+    /// `None`: the pinned content.
     route_vlans: Option<BTreeMap<RouteVlan, MacKey>>,
     at: Instant,
 }
 
-/// By which devices routes to backends leave.
+/// The devices by which routes to backends leave.
 #[derive(Clone, Debug)]
 pub(super) enum LeaveBy {
-    /// By any device: nobody follows routes.
+    /// Any device: nobody follows routes.
     Any,
-    /// Not known yet: what an earlier agent wrote holds.
+    /// Not known yet: what an earlier agent wrote stays in force.
     AsPinned,
-    /// By these.
+    /// These devices.
     Devices(BTreeSet<u32>),
 }
 
 impl Senders {
-    /// Writes the maps by these devices, and by those of them by which routes to backends leave. Now and then this also mends what others
-    /// changed there.
+    /// Brings the maps to the state of these devices. `leave_by` says by which of them routes to backends leave. From time to time this
+    /// also mends what others changed in the maps.
     pub(super) fn write(&mut self, devices: &[Interface], leave_by: &LeaveBy) -> Result<(), Error> {
         let macs: BTreeMap<MacKey, u32> = devices.iter().filter_map(own_mac).map(|mac| (mac, 1)).collect();
         let vlans = match leave_by {
@@ -70,12 +70,12 @@ impl Senders {
         {
             return Ok(());
         }
-        // What an error leaves there is not known.
+        // After an error the content of the maps is not known.
         self.written = None;
         let mut left_out = bring(&mut self.macs, &macs, names::MACS)?;
         let vlans_now = match &vlans {
             Some(vlans) => vlans.clone(),
-            // Of the pinned content the VLANs hold. The owners of addresses are known of these devices alone.
+            // The pinned VLANs stay in force. A pinned MAC address stays only if one of these devices has it.
             None => {
                 let mut pinned = BTreeMap::new();
                 each(&self.route_vlans, names::ROUTE_VLANS, |vlan, mac: MacKey| {
@@ -98,12 +98,12 @@ impl Senders {
     }
 }
 
-/// The MAC address that this node sends from by the device. A macvtap device's is its guest's.
+/// The MAC address from which this node sends by the device. `None` for a macvtap device, whose MAC address is its guest's.
 fn own_mac(device: &Interface) -> Option<MacKey> {
     device.mac.filter(|_| !device.macvtap).map(MacKey::new)
 }
 
-/// Brings a map to this content; what is new before what goes. How many had no room.
+/// Brings a map to this content. Inserts what is new before it deletes what is no longer wanted. Returns how many entries had no room.
 fn bring<K: Pod + Ord, V: Pod + PartialEq>(
     map: &mut HashMap<MapData, K, V>,
     wanted: &BTreeMap<K, V>,
@@ -127,8 +127,10 @@ fn bring<K: Pod + Ord, V: Pod + PartialEq>(
     Ok(left_out)
 }
 
-/// In which VLANs packets leave by which devices that a route sends out by one of `leave_by`: by that device as the route says, by what it is a VLAN of with its
-/// tag, by the ports of a bond or bridge as by that. With the MAC address of the device that the route names.
+/// Finds the devices and VLANs by which packets leave that a route sends out by one of `leave_by`. Such a packet leaves by the device that
+/// the route names. If a device on this way is a VLAN device, the packet also leaves by the device below, with the VLAN's tag. If it is a
+/// bond or bridge, the packet also leaves by the ports, with the same tags. Each result has the MAC address of the device that the route
+/// names.
 pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeMap<RouteVlan, MacKey> {
     let by_index: Found<u32, &Interface> = devices.iter().map(|device| (device.ifindex, device)).collect();
     let mut ports: Found<u32, Vec<u32>> = Found::new();
@@ -143,7 +145,7 @@ pub fn route_vlans(devices: &[Interface], leave_by: &BTreeSet<u32>) -> BTreeMap<
         let mut waiting: Vec<(u32, Vec<u16>, usize)> = vec![(*named, Vec::new(), 0)];
         while let Some((ifindex, tags, depth)) = waiting.pop() {
             let tag = |at: usize| tags.get(at).copied().unwrap_or_default();
-            // Of several routes any one's will do.
+            // If several routes lead here, the MAC address of any of them will do.
             found.entry(RouteVlan { ifindex, outer: tag(0), inner: tag(1) }).or_insert(mac);
             if depth == MAX_DEPTH {
                 continue;
@@ -230,7 +232,7 @@ mod tests {
         assert_eq!(leaves(&devices, &[4]), [(2, 0, 0), (3, 0, 0), (4, 0, 0)]);
         assert_eq!(leaves(&devices, &[5]), [(2, 200, 0), (3, 200, 0), (4, 200, 0), (5, 0, 0)]);
         assert_eq!(leaves(&devices, &[8]), [(6, 0, 0), (8, 0, 0), (9, 300, 0)]);
-        // No such devices can be; an end there must be.
+        // The kernel allows no such devices, but the search must end all the same.
         let circle = [device(2, None, Some(3)), device(3, None, Some(2))];
         assert_eq!(leaves(&circle, &[2]), [(2, 0, 0), (3, 0, 0)]);
     }

@@ -1,5 +1,5 @@
-//! Maps of another size. They are made and filled in a folder of their own while the old programs go on with
-//! the old maps; devices are switched one by one; then the new pins take the place of the old ones.
+//! Replaces pinned maps by maps of another size. The new maps are made and filled in a folder of their own, while the old programs go on
+//! with the old maps. Then the devices are switched one by one. At last the new pins take the place of the old ones.
 use std::{
     fs,
     os::fd::AsFd,
@@ -19,19 +19,19 @@ use super::{
     sys::{self, MapInfo},
 };
 
-/// New maps that wait for the devices to run the programs which use them.
+/// New maps whose pins wait until every device runs the programs that use these maps.
 pub(super) struct Staged {
     pin_dir: PathBuf,
     names: Vec<&'static str>,
 }
 
-/// Names of the maps that are pinned with another size than the object has; `None` where one has another layout.
+/// Names of the pinned maps whose size differs from the object's. `None` if a pinned map has another layout.
 pub(super) fn differing(
     pin_dir: &Path,
     object: &[u8],
     max_backends: u32,
 ) -> Result<Option<Vec<&'static str>>, Error> {
-    let object = Object::parse(object).map_err(|e| Error::Load(e.into()))?;
+    let object = Object::parse(object).map_err(|error| Error::Load(error.into()))?;
     let mut differing = Vec::new();
     for name in MAPS {
         let wanted = object.maps.get(name).ok_or(Error::Missing { kind: "map", name })?;
@@ -70,7 +70,7 @@ pub(super) fn differing(
     Ok(Some(differing))
 }
 
-/// Clears what an earlier attempt left and makes the folder where it is needed.
+/// Removes what an earlier attempt left, and makes the folder if maps differ.
 pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
     let dir = names::staging(pin_dir);
     folders::remove_pins(&dir)?;
@@ -81,7 +81,7 @@ pub(super) fn prepare(pin_dir: &Path, differing: &[&str]) -> Result<(), Error> {
 }
 
 impl Staged {
-    /// Copies into the new maps what the old ones hold.
+    /// Copies the entries of the old maps into the new ones. `None` if no map differs.
     pub(super) fn fill(
         pin_dir: &Path,
         names: Vec<&'static str>,
@@ -101,7 +101,8 @@ impl Staged {
                     HashMap::try_from(old).map(|old| copy_hash(&old, &mut maps.devices.0, name))
                 }
                 names::NODES => Array::try_from(old).map(|old| copy_array(&old, &mut maps.nodes, name)),
-                // Counters start again, configuration is written at each start, the rest is of the moment.
+                // Counters start at zero. The configuration is written at each start. The other maps hold what is only of the moment, and
+                // start empty.
                 _ => continue,
             };
             copied.map_err(Error::map(name))??;
@@ -114,7 +115,7 @@ impl Staged {
         self.names.contains(&name)
     }
 
-    /// The map of the devices that are not switched yet, where there is another one of this name.
+    /// The old map of this name, which devices use that are not switched yet. `None` if there is only one map of this name.
     pub(super) fn old<T>(&self, name: &'static str) -> Result<Option<T>, Error>
     where
         T: TryFrom<Map, Error = MapError>,
@@ -123,7 +124,8 @@ impl Staged {
         map.map(T::try_from).transpose().map_err(Error::map(name))
     }
 
-    /// Puts the new pins in the place of the old ones. Every device must run the new programs by now. What failed may be tried again.
+    /// Puts the new pins in the place of the old ones. The caller must have switched every device to the new programs. After a failure this
+    /// may be called again.
     pub(super) fn commit(&self) -> Result<(), Error> {
         let dir = names::staging(&self.pin_dir);
         for &name in &self.names {
@@ -153,7 +155,7 @@ fn copy_hash<K: aya::Pod, V: aya::Pod>(
         let (key, value) = entry.map_err(Error::map(name))?;
         match insert(new, &key, &value) {
             Ok(()) => {}
-            // A smaller map: what is left out passes, and the next write reports it.
+            // The new map is smaller. Packets to the entries that do not fit pass, and the next write reports these entries.
             Err(e) if is_full(&e) => return Ok(()),
             Err(e) => return Err(Error::map(name)(e)),
         }
@@ -190,7 +192,7 @@ mod tests {
             fs::write(pin_dir.join(name), "old").unwrap();
             fs::write(staging.join(name), "new").unwrap();
         }
-        // No file takes a folder's place.
+        // A file cannot be renamed over a folder.
         let blocked = pin_dir.join(names::NODES);
         fs::remove_file(&blocked).unwrap();
         fs::create_dir(&blocked).unwrap();

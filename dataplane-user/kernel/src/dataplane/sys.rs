@@ -1,5 +1,5 @@
-//! The few bpf(2) commands that aya does not offer, or not in the way needed here: links by pin with their device and
-//! program, links that never fall back to netlink, lists of programs on a hook, test runs without an allocation, and many entries of a map read at once.
+//! The bpf(2) commands that aya does not offer, or not in the way needed here: links by pin with their device and program, links that never
+//! fall back to netlink, lists of programs on a hook, test runs without an allocation, and reads of many map entries at once.
 #![expect(unsafe_code, reason = "raw bpf(2)")]
 use std::{
     ffi::CString,
@@ -98,7 +98,7 @@ pub(super) struct LinkInfo {
     pub(super) kind: u32,
     pub(super) id: u32,
     pub(super) program: u32,
-    /// 0 where the device is gone.
+    /// 0 if the device is gone.
     pub(super) ifindex: u32,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn link_info(fd: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     })
 }
 
-/// The part of `struct bpf_map_info` that decides whether a pinned map can be used further.
+/// The part of `struct bpf_map_info` that decides whether a pinned map can be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MapInfo {
     pub(super) kind: u32,
@@ -136,7 +136,7 @@ pub(super) fn map_info(fd: BorrowedFd<'_>) -> io::Result<MapInfo> {
     })
 }
 
-/// What BPF_MAP_LOOKUP_BATCH takes.
+/// The arguments of BPF_MAP_LOOKUP_BATCH.
 #[repr(C)]
 struct BatchAttr {
     in_batch: u64,
@@ -149,9 +149,9 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// BPF_MAP_LOOKUP_BATCH (5.6 and later): every value of an array, by one call. `zero`: what each is until it is read.
+/// BPF_MAP_LOOKUP_BATCH (5.6 and later): reads every value of an array by one call. `zero` fills the values until they are read.
 pub(super) fn values<V: Pod>(array: &Array<MapData, V>, zero: V) -> io::Result<Vec<V>> {
-    // The kernel writes as many bytes for each as the map's keys and values have: aya held these against the types when it opened the map.
+    // The kernel writes keys and values of the map's sizes. aya compared these sizes with the types when it opened the map.
     let mut keys = vec![0_u32; array.len() as usize];
     let mut values = vec![zero; keys.len()];
     let mut last = 0_u32;
@@ -176,13 +176,15 @@ pub(super) fn values<V: Pod>(array: &Array<MapData, V>, zero: V) -> io::Result<V
 /// Some entries of a hash map.
 pub(super) struct Page<K, V> {
     pub(super) entries: Vec<(K, V)>,
-    /// Where to go on; `None` where these were the last.
+    /// Where to go on. `None` after the last entries.
     pub(super) next: Option<u32>,
 }
 
-/// BPF_MAP_LOOKUP_BATCH (5.6 and later): the entries of some buckets of a hash map, some `at_most` of them, by one call. `from`: where the page before ended.
-/// An entry that lies there all the while is in one page of all exactly: it stays in its bucket, whose number is the place (`__htab_map_lookup_and_delete_batch`,
-/// kernel/bpf/hashtab.c).
+/// BPF_MAP_LOOKUP_BATCH (5.6 and later): reads the entries of some buckets of a hash map, about `at_most` of them, by one call. `from` is
+/// where the page before ended.
+///
+/// An entry that is in the map all the while is in exactly one page: an entry stays in its bucket, and a place is a bucket's number
+/// (`__htab_map_lookup_and_delete_batch`, kernel/bpf/hashtab.c).
 pub(super) fn page<K: Pod, V: Pod>(
     map: &HashMap<MapData, K, V>,
     from: Option<u32>,
@@ -209,12 +211,12 @@ pub(super) fn page<K: Pod, V: Pod>(
             Ok(_) => false,
             Err(error) => match error.raw_os_error() {
                 Some(libc::ENOENT) => true,
-                // One bucket has more.
+                // One bucket has more entries than there is room for.
                 Some(libc::ENOSPC) if room < u32::MAX / 2 => {
                     room *= 2;
                     continue;
                 }
-                // A bucket was locked, or there was no memory: for the moment only.
+                // A bucket was locked, or the kernel had no memory at the moment.
                 Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) if tries < BATCH_TRIES => {
                     tries += 1;
                     std::thread::sleep(BATCH_PAUSE);
@@ -224,8 +226,8 @@ pub(super) fn page<K: Pod, V: Pod>(
             },
         };
         let count = attr.count.min(room) as usize;
-        // SAFETY: there is room for so many, and the kernel has just written as many keys and values, of the sizes that aya held against the types when it
-        // opened the map.
+        // SAFETY: there is room for `count` elements, and the kernel has just written as many keys and values. They have the sizes that aya
+        // compared with the types when it opened the map.
         unsafe {
             keys.set_len(count);
             values.set_len(count);
@@ -235,19 +237,20 @@ pub(super) fn page<K: Pod, V: Pod>(
     }
 }
 
-/// How often a page is read that could not be for the moment only, and how long each time waits.
+/// How often a read of a page that failed only for the moment is tried again.
 const BATCH_TRIES: u32 = 20;
+/// The pause before each further try.
 const BATCH_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Id and name of a program, by descriptor.
+/// The id and name of a program, by descriptor.
 pub(super) fn program_info(fd: BorrowedFd<'_>) -> io::Result<(u32, String)> {
     let mut buffer = [0_u8; 80];
     info(fd, &mut buffer)?;
-    let name = buffer[64..].split(|b| *b == 0).next().unwrap_or_default();
+    let name = buffer[64..].split(|byte| *byte == 0).next().unwrap_or_default();
     Ok((u32_at(&buffer, 4), String::from_utf8_lossy(name).into_owned()))
 }
 
-/// The name of a program, by id; empty where it has none or is gone.
+/// The name of a program, by id. Empty if it has no name or is gone.
 pub(super) fn program_name(id: u32) -> String {
     #[repr(C)]
     struct IdAttr {
@@ -292,7 +295,7 @@ pub(super) fn link_create(
     bpf(BPF_LINK_CREATE, &mut attr).map(new_fd)
 }
 
-/// BPF_LINK_UPDATE: from one packet to the next the link runs the new program.
+/// BPF_LINK_UPDATE: makes the link run the new program from the next packet on.
 pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attr {
@@ -306,7 +309,7 @@ pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     bpf(BPF_LINK_UPDATE, &mut attr).map(drop)
 }
 
-/// BPF_LINK_DETACH (5.9 and later): detaches now; without it the kernel does so some time after the last reference went.
+/// BPF_LINK_DETACH (5.9 and later): detaches at once. Otherwise the kernel detaches some time after the last reference is gone.
 pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(BPF_LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
 }

@@ -1,4 +1,5 @@
-//! Attaching to TC: tcx where the kernel has it, else clsact. Attach first, replace in place, touch nothing of others.
+//! Attaches to TC: by tcx if the kernel has it, otherwise by clsact. Attaches before it detaches, replaces in place, and leaves the
+//! programs of others alone.
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
@@ -28,14 +29,15 @@ impl fmt::Display for TcMode {
     }
 }
 
-/// What a kernel without tcx answers: an attach type that it does not know, or no CONFIG_NET_XGRESS (include/net/tcx.h).
+/// Whether the error is that of a kernel without tcx. Such a kernel does not know the attach type, or was built without CONFIG_NET_XGRESS
+/// (include/net/tcx.h).
 fn no_tcx(error: &io::Error) -> bool {
     const ENOTSUPP: i32 = 524;
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP | libc::E2BIG))
 }
 
-/// Makes sure that `program` runs on a device's egress, attached in the way chosen, and gives the way in use. What is already
-/// attached is replaced in place; what is attached in the other way is removed only after the new one runs.
+/// Makes sure that `program` runs on a device's egress, attached as chosen. Returns how it is attached. A program that is attached in this
+/// way already is replaced in place. A program that is attached in the other way is removed only after the new one runs.
 pub(super) fn ensure(
     netlink: &mut Netlink,
     pin_dir: &Path,
@@ -46,7 +48,8 @@ pub(super) fn ensure(
     let hook = Hook::Egress;
     let pinned = links::open(pin_dir, ifindex, hook)?;
     if choice == TcChoice::Auto {
-        // A device of this index in another network namespace has a link that looks the same but for this.
+        // The link may be that of a device with this index in another network namespace. Then its program is not among the programs of the
+        // device here.
         let here = |program| sys::query_tcx(ifindex).is_ok_and(|programs| programs.contains(&program));
         let elsewhere = pinned.as_ref().is_some_and(|link| !here(link.info.program));
         if elsewhere {
@@ -55,9 +58,9 @@ pub(super) fn ensure(
         if let Some(link) = pinned.filter(|_| !elsewhere) {
             if link.info.program != program.id {
                 let what = || format!("replace the {} program of interface {ifindex}", hook.name());
-                link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
+                link.update(program.fd.as_fd()).map_err(|error| Error::call(what())(error))?;
             }
-            // A crash may have left one beside the link, which goes on over maps that nobody writes any more.
+            // A crash may have left a filter beside the link. Its program would go on with maps that nobody writes any more.
             clsact::remove(netlink, ifindex, hook)?;
             return Ok(TcMode::Tcx);
         }

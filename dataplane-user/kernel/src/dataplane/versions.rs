@@ -1,5 +1,6 @@
-//! What another version of the agent has pinned beside our pin folder, or one of another layout in it. What its values mean is known to its programs alone
-//! ([`nodefence_common::PIN_VERSION`]): none of its verdicts is adopted. It goes once ours is attached.
+//! Detaches what another version of the agent has pinned beside our pin folder, and what had another layout in our pin folder. Only that
+//! version's programs know what its values mean ([`nodefence_common::PIN_VERSION`]), so none of its verdicts is adopted. Its programs and
+//! pins are removed once our programs are attached.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -15,13 +16,13 @@ use super::{
     netlink::Netlink,
 };
 
-/// The folder that takes what lay in ours with another layout: no version has this number.
+/// The folder to which the content of our pin folder is moved if it has another layout. No version has this number.
 const ASIDE: &str = "v0";
 
 /// What another version has pinned.
 pub(super) struct Other {
     folder: PathBuf,
-    /// Why it could not be detached, as the log has it already.
+    /// Why it could not be detached, as the log already says.
     error: Option<String>,
 }
 
@@ -33,9 +34,9 @@ pub(super) fn others(pin_dir: &Path) -> Result<Vec<PathBuf>, Error> {
         other => other.map_err(Error::file(root, "list it"))?,
     };
     let is_version = |path: &PathBuf| {
-        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let number = name.strip_prefix('v').unwrap_or_default();
-        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && path != pin_dir
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) && path != pin_dir
     };
     Ok(entries.flatten().map(|entry| entry.path()).filter(is_version).collect())
 }
@@ -46,7 +47,7 @@ impl Other {
         Self { folder, error: None }
     }
 
-    /// Detaches it, and says so; whether that is done. Each look tries it, so that the log has a failure once.
+    /// Detaches it, and logs that. Returns whether it is detached. Each look tries this again, and logs the same failure only once.
     pub(super) fn detach(&mut self, pin_dir: &Path) -> bool {
         let folder = self.folder.display();
         let Err(error) = detach(pin_dir, &self.folder) else {
@@ -72,17 +73,17 @@ impl Other {
     }
 }
 
-/// Puts our pin folder aside, whose maps have another layout: from then on it is another version's.
+/// Moves our pin folder, whose maps have another layout, to [`ASIDE`]. From then on it is treated as another version's.
 pub(super) fn put_aside(pin_dir: &Path) -> Result<(), Error> {
     let aside = pin_dir.with_file_name(ASIDE);
-    // Of an agent that ended before it was attached.
+    // An agent that ended before it attached anything may have left this folder.
     folders::remove_pins(&aside)?;
     fs::rename(pin_dir, aside).map_err(Error::file(pin_dir, "put it aside"))?;
     folders::make_folders(pin_dir)
 }
 
-/// Detaches what another version attached by links, and removes its pins. Its clsact filters are ours by now, or gone, but for those at ingress, where nothing of this
-/// version sits; so are its qdiscs.
+/// Detaches what another version attached by links, and removes its pins. Its clsact filters at egress were replaced by ours, or are gone.
+/// Its clsact filters at ingress, where this version has none, are removed. Its qdiscs become ours.
 fn detach(pin_dir: &Path, other: &Path) -> Result<(), Error> {
     let mut netlink = Netlink::open()?;
     for ifindex in clsact::devices(&mut netlink)? {

@@ -1,13 +1,14 @@
-//! Bringing tables into the maps: deletes first, since what is no longer wanted is to pass, and makes room; then inserts and updates.
+//! Writes tables into the maps. Deletes come first: packets to entries that are no longer wanted are to pass, and deletes make room.
+//! Inserts and updates follow.
 //!
-//! Nodes' entries, and exemptions in `ports`, are left alone here: they have a writer of their own ([`super::NodeWriter`]). No packet may
-//! meet the verdict of a node that is not its own. Whoever has both write sees to that: entries of the index's former owner name an older
-//! generation once the new one is in the map, which must be so before anything is written here that names it.
+//! Nodes' entries, and exemptions in `ports`, have a writer of their own ([`super::NodeWriter`]), and are not touched here. No packet may
+//! meet the verdict of a node that is not its own. The owner of both writers sees to that: before an entry is written here, the generation
+//! that it names must be in the map `nodes`. Entries of the index's former owner then name an older generation.
 //!
-//! Entries that are equal are not written. A full map leaves entries out, which then pass.
+//! Entries that are equal are not written. If a map is full, entries are left out, and their packets pass.
 //!
-//! Where maps are staged, the new ones are written, and entries that are not the same in the old ones are deleted there: verdicts hold for
-//! both, and an address may be another node's by now.
+//! If maps are staged, the new maps are written. Entries that the new maps lack, or have with another value, are deleted from the old ones:
+//! verdicts hold for both maps, and an address may be another node's by now.
 use std::{collections::HashMap as Entries, hash::Hash};
 
 use aya::{
@@ -27,9 +28,9 @@ use nodefence_core::plan::{Delta, LeftOut, Step, Tables};
 /// What a write changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct WriteReport {
-    /// Backends and ports that were not there before, and backends that are another node's.
+    /// Backends and ports that were not in the maps before, and backends that are another node's now.
     pub inserted: u64,
-    /// Ports whose entry was another.
+    /// Ports whose entry had another value.
     pub updated: u64,
     /// Backends and ports that are no longer wanted, and backends that were another node's.
     pub deleted: u64,
@@ -37,18 +38,18 @@ pub struct WriteReport {
     pub left_out: u64,
     /// Host-network ports that did not fit: their packets pass.
     pub left_out_ports: u64,
-    /// The first few of the backends' addresses.
+    /// The first addresses of the backends that did not fit.
     pub left_out_first: Vec<std::net::IpAddr>,
 }
 
-/// How many left-out addresses are named.
+/// How many of the backends that did not fit are named.
 const NAMED: usize = 8;
 
 impl TableMaps {
-    /// All that tables have in the maps.
+    /// Reads the tables from the maps.
     ///
     /// # Errors
-    /// Where a map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn read(&self) -> Result<Tables, Error> {
         let mut tables = Tables::default();
         each(&self.backends, names::BACKENDS, |addr, entry| {
@@ -63,11 +64,11 @@ impl TableMaps {
     }
 
     /// Makes the writes in their order. A full map is no error: entries that do not fit are reported, and their packets pass. Every
-    /// generation that is named must lie in `nodes` before ([`super::NodeWriter`]). Where maps are staged ([`super::Attach::is_staged`]),
-    /// packets to whatever differs in the old ones pass from then on.
+    /// generation that is named must be in `nodes` before ([`super::NodeWriter`]). If maps are staged ([`super::Attach::is_staged`]),
+    /// packets to everything that differs in the old maps pass from then on.
     ///
     /// # Errors
-    /// Where a map cannot be written. What lies in the maps is not known then.
+    /// Fails if a map cannot be written. The content of the maps is not known then.
     pub fn write(&mut self, delta: &Delta) -> Result<(WriteReport, LeftOut), Error> {
         let mut report = WriteReport::default();
         let mut backends = Room::new(&mut self.backends);
@@ -95,24 +96,24 @@ impl TableMaps {
         Ok((report, left_out))
     }
 
-    /// Deletes from the old maps the entries that the new ones lack or have with another value. All of them are read: a smaller new map
-    /// never had all keys of the old one, so that no delta names them. It costs in proportion to the maps, but only until devices are
-    /// switched.
+    /// Deletes from the old maps the entries that the new ones lack or have with another value. Reads all entries: a smaller new map never
+    /// had all keys of the old one, so no delta names them. The cost is in proportion to the size of the maps, but arises only until
+    /// devices are switched.
     fn forget_in_old(&self) -> Result<(), Error> {
         let Some(staged) = self.still_staged.upgrade() else { return Ok(()) };
         if let Some(mut old) = staged.old(names::PORTS)? {
-            // The writer of exemptions writes them in both maps.
-            keep_equal(&mut old, &self.ports, names::PORTS, |key| key.kind == port_kinds::ENDPOINT)?;
+            // The writer of exemptions writes both maps.
+            delete_differing(&mut old, &self.ports, names::PORTS, |key| key.kind == port_kinds::ENDPOINT)?;
         }
         if let Some(mut old) = staged.old(names::BACKENDS)? {
-            keep_equal(&mut old, &self.backends, names::BACKENDS, |_| true)?;
+            delete_differing(&mut old, &self.backends, names::BACKENDS, |_| true)?;
         }
         Ok(())
     }
 }
 
-/// Deletes from the old map every entry, of the keys that are `ours`, that does not lie in the new one.
-fn keep_equal<K: Pod + Eq + Hash, V: Pod + PartialEq>(
+/// Deletes from the old map every entry that the new map lacks or has with another value. Looks only at keys that are `ours`.
+fn delete_differing<K: Pod + Eq + Hash, V: Pod + PartialEq>(
     old: &mut HashMap<MapData, K, V>,
     new: &HashMap<MapData, K, V>,
     name: &'static str,
@@ -122,19 +123,19 @@ fn keep_equal<K: Pod + Eq + Hash, V: Pod + PartialEq>(
     each(new, name, |key, value| {
         wanted.insert(key, value);
     })?;
-    let mut stale = Vec::new();
+    let mut differing = Vec::new();
     each(old, name, |key, value| {
         if ours(&key) && wanted.get(&key) != Some(&value) {
-            stale.push(key);
+            differing.push(key);
         }
     })?;
-    for key in stale {
+    for key in differing {
         drop_key(old, &key, name)?;
     }
     Ok(())
 }
 
-/// A map, and what finds no room in it.
+/// A map, and the keys that found no room in it.
 struct Room<'a, K: Pod, V: Pod> {
     map: &'a mut HashMap<MapData, K, V>,
     left_out: Vec<K>,
@@ -146,7 +147,7 @@ impl<'a, K: Pod, V: Pod> Room<'a, K, V> {
     }
 
     fn put(&mut self, key: K, value: V, there: bool, report: &mut WriteReport) -> Result<(), MapError> {
-        // Nothing is deleted any more: where one new key found no room, no other will.
+        // No delete follows: if one new key found no room, no other will.
         if !there && !self.left_out.is_empty() {
             self.left_out.push(key);
             return Ok(());

@@ -1,4 +1,4 @@
-//! Attaching XDP, in the way asked for or not at all.
+//! Attaches XDP in the mode that was asked for, or not at all.
 use std::{fmt, io, os::fd::AsFd, path::Path};
 
 use super::{
@@ -61,13 +61,13 @@ impl XdpStatus {
 const ATTACHED_DRV: u8 = 1;
 const ATTACHED_SKB: u8 = 2;
 
-/// Whether some program is attached generically.
+/// Whether any program, ours or another, is attached in generic mode.
 pub(super) fn is_generic(interface: &Interface) -> bool {
     interface.xdp.is_some_and(|(mode, _)| mode == ATTACHED_SKB)
 }
 
-/// Makes sure that XDP runs on the device as chosen: attaches, replaces in place, or removes. A hook that others occupy,
-/// a device that cannot, an MTU that is too large: off, with the reason.
+/// Makes sure that XDP runs on the device as chosen: attaches it, replaces it in place, or removes it. XDP is off, and the status says why,
+/// if others occupy the hook, if the device cannot run XDP, or if the MTU is too large.
 pub(super) fn ensure(
     pin_dir: &Path,
     interface: &Interface,
@@ -91,15 +91,16 @@ pub(super) fn ensure(
     }
     let mut occupied = interface.xdp;
     if let Some(link) = links::open(pin_dir, ifindex, Hook::Xdp)? {
-        // A device of this index in another network namespace has a link that looks the same but for its program.
+        // The link may be that of a device with this index in another network namespace. Such a link differs only in its program.
         if interface.xdp == Some((attached, link.info.program)) {
             if link.info.program != program.id {
                 let what = || format!("replace the XDP program of interface {ifindex}");
-                link.update(program.fd.as_fd()).map_err(|e| Error::call(what())(e))?;
+                link.update(program.fd.as_fd()).map_err(|error| Error::call(what())(error))?;
             }
             return Ok(running(interface, state));
         }
-        // Attached in the other way, or elsewhere: nothing is lost, TC egress makes the same decision later on the packet's way.
+        // The link is in another mode, or on a device elsewhere. Without it no cut is lost: TC egress makes the same decision later on the
+        // packet's way.
         let program = link.info.program;
         drop(link);
         links::remove(pin_dir, ifindex, Hook::Xdp)?;
@@ -119,13 +120,13 @@ pub(super) fn ensure(
 }
 
 fn running(interface: &Interface, state: XdpState) -> XdpStatus {
-    // veth_xdp_xmit (drivers/net/veth.c) wants NAPI at the peer, which comes with an XDP program there or with GRO.
+    // veth_xdp_xmit (drivers/net/veth.c) needs NAPI at the peer. NAPI is on if the peer has an XDP program or GRO.
     let lost = interface.veth && state == XdpState::Native;
     let reason = lost.then(|| "on a veth device answers are lost unless its peer runs XDP too".to_owned());
     XdpStatus { state, reason }
 }
 
-/// The drivers' error numbers in words. The kernel's own text does not reach the caller of bpf(2).
+/// Puts the driver's error number into words. The kernel's own text does not reach the caller of bpf(2).
 fn refusal(error: &io::Error, interface: &Interface) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => "the hook is occupied".into(),

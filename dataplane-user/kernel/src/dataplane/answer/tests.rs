@@ -1,4 +1,4 @@
-//! etherparse is the independent reader: it shares no code with what is tested.
+//! etherparse is the independent reader. It shares no code with what is tested.
 use etherparse::{
     Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6,
 };
@@ -63,7 +63,7 @@ fn write(write: impl FnOnce(&mut Vec<u8>, &[u8]), payload: usize) -> Vec<u8> {
     out
 }
 
-/// Parses and checks every checksum; returns the parsed frame.
+/// Parses a frame and checks all its checksums. Returns the parsed frame.
 fn check(frame: &[u8]) -> SlicedPacket<'_> {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     match packet.net.as_ref().unwrap() {
@@ -201,7 +201,7 @@ fn ipv6_with_extension_headers() {
     assert_swapped(&packet);
     assert_eq!(reset_of(&packet), (77, 0, false));
 
-    // Hop-by-hop (8 bytes) and destination options (16 bytes) between the two headers; the sums do not change.
+    // Hop-by-hop (8 bytes) and destination options (16 bytes) are between the two headers. The checksums do not change.
     let mut extended = tcp[..54].to_vec();
     extended[20] = 0;
     extended.extend_from_slice(&[60, 0, 1, 4, 0, 0, 0, 0]);
@@ -215,7 +215,7 @@ fn ipv6_with_extension_headers() {
     let mut fragment = extended.clone();
     fragment[20] = 44;
     assert_eq!(answer(&event(&fragment, 14)), Err(Unanswerable::Never));
-    // Whatever header the kernel programs follow: mobility, HIP, shim6, and an atomic fragment, whose second byte is no length.
+    // The kernel programs follow each of these headers: mobility, HIP, shim6, and an atomic fragment, whose second byte is no length.
     for next in [135, 139, 140] {
         extended[20] = next;
         assert_eq!(answer(&event(&extended, 14)).unwrap(), frame, "{next}");
@@ -238,8 +238,8 @@ fn a_datagram_gets_port_unreachable_with_what_was_captured() {
         let frame = answer(&event(&original, 14)).unwrap();
         let packet = check(&frame);
         assert_swapped(&packet);
-        let asks = super::answer(&event(&original, 14)).unwrap().icmp_to;
-        assert_eq!(asks, Some(Addr::v4(CLIENT)), "of these there is a budget");
+        let icmp_to = super::answer(&event(&original, 14)).unwrap().icmp_to;
+        assert_eq!(icmp_to, Some(Addr::v4(CLIENT)), "of these there is a budget");
         let Some(TransportSlice::Icmpv4(icmp)) = &packet.transport else { panic!("{packet:?}") };
         assert_eq!(icmp.icmp_type(), Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port));
         assert_eq!(icmp.payload(), &original[14..original.len().min(HEAD_LEN)], "payload {payload}");
@@ -282,13 +282,13 @@ fn vlan_tags_come_back() {
         .ack(2)
         .write(&mut tagged, &[])
         .unwrap();
-    // In the frame.
+    // The tag is in the frame.
     let frame = answer(&event(&tagged, 18)).unwrap();
     let packet = check(&frame);
     assert_swapped(&packet);
     assert_eq!(packet.vlan_ids().as_slice(), &[42.try_into().unwrap()]);
     assert_eq!(reset_of(&packet), (2, 0, false));
-    // Accelerated, in front of the one in the frame.
+    // An accelerated tag comes in front of the tag in the frame.
     let mut both = event(&tagged, 18);
     both.vlan_proto = 0x88a8;
     both.vlan_tci = 0x6007;
@@ -357,7 +357,7 @@ fn a_big_tcp_packet_counts_by_its_own_length() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// The numbers of RFC 9293 section 3.10.7.1, written here once more.
+    /// The numbers of RFC 9293 section 3.10.7.1 are worked out here independently.
     #[test]
     fn any_segment_is_answered_as_a_closed_port_does(seq: u32, ack: u32, flags in 0_u8..64, payload in 0_usize..100) {
         let mut bytes = tcp_v4("", payload);
@@ -376,7 +376,7 @@ proptest! {
         }
     }
 
-    /// Whatever the kernel hands over, nothing panics, and what is answered is well-formed.
+    /// Whatever the kernel hands over, nothing panics, and each answer is well-formed.
     #[test]
     fn never_panics(
         mut bytes in prop::collection::vec(any::<u8>(), 0..=HEAD_LEN),

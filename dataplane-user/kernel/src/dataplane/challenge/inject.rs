@@ -1,16 +1,17 @@
-//! Challenges are injected by several threads at once.
+//! Injects challenges by several threads at once.
 
 use std::thread;
 
 use crate::dataplane::{Error, Injector};
 
-/// Threads at most, the caller's included.
+/// Threads at most, including the caller's.
 const MAX_THREADS: usize = 4;
-/// Frames for which a thread is worth its start.
+/// The least number of frames for which starting a thread pays.
 const LEAST_SHARE: usize = 128;
 
-/// Injects frames, spread over the processors. The thread that injects a challenge also carries it as far as the wire or the client's
-/// socket, and often back. Returns for each frame whether it was taken, and the first refusal.
+/// Injects frames by several threads, so that several processors share the work. The thread that injects a challenge also carries it as far
+/// as the wire or the client's socket, and often carries the reply back. Returns for each frame whether it was taken, and the first
+/// refusal.
 pub fn inject(injector: &Injector, frames: &[(u32, Vec<u8>)]) -> (Vec<bool>, Option<Error>) {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(MAX_THREADS));
     let share = frames.len().div_ceil(threads).max(LEAST_SHARE);

@@ -42,8 +42,8 @@ fn who_may_wait_is_challenged() {
     assert_eq!(choice(Option::None), Choice::NotTcp);
 }
 
-/// Every challenge goes from the backend to where the answers of the flow go, with sums that hold; exactly one of four ACKs
-/// lies in the past whatever conntrack has seen.
+/// Every challenge goes from the backend to where the flow's answers go, and its checksums are right. Exactly one of four ACKs lies in the
+/// past in both numbers, whatever conntrack has seen.
 #[test]
 fn challenges_are_well_formed() {
     let mac = [2, 0, 0, 0, 0, 1];
@@ -154,17 +154,17 @@ fn try_flows(
 fn nodes_that_are_challenged_together_are_counted_apart() {
     let flows: Vec<_> =
         (1..=30).map(|port| Owned { node: usize::from(port % 3), flow: flow(port) }).collect();
-    // One node's flows behind another's: the injector refuses two of the first node and one of the last.
+    // The flows are sorted by node. The injector refuses two frames of the first node and one of the last.
     let mut fake = Fake { refused: vec![3, 7, 29], ..Fake::default() };
     let (challenged, reports) = try_flows(&mut fake, Challenge::OneAck, &flows, 3);
     let counted = |report: &Report| (report.segments, report.liberal, report.skipped.not_injected);
     assert_eq!(reports.iter().map(counted).collect::<Vec<_>>(), [(8, 10, 2), (10, 10, 0), (9, 10, 1)]);
     assert_eq!(counts(3, challenged.into_values()), [8, 10, 9]);
-    // Of four segments one is translated, and nobody knows which: all must be taken.
+    // conntrack translates one of four segments, and which one is not known. So all must be taken.
     let mut fake = Fake { refused: vec![5], ..Fake::default() };
     let (challenged, report) = try_round(&mut fake, Challenge::FourAcks, 3);
     assert_eq!((challenged.len(), report.segments, report.skipped.not_injected), (2, 11, 1));
-    // One of them is flagged no more.
+    // The second node is no longer flagged.
     let mut fake = Fake { unflagged: vec![1], ..Fake::default() };
     let (challenged, reports) = try_flows(&mut fake, Challenge::SynAck, &flows, 3);
     assert_eq!(reports.iter().map(|report| report.stopped).collect::<Vec<_>>(), [false, true, false]);
@@ -180,7 +180,7 @@ fn only_who_is_challenged_is_made_liberal() {
         let (_, report) = try_round(&mut fake, challenge, 10);
         assert_eq!(report.liberal, liberal, "{challenge:?}");
     }
-    // Ended after one batch: the others stay as they are.
+    // The challenge ends after one batch. Flows of later batches are not made liberal.
     let mut fake = Fake { entry: ENTRY, takes: usize::MAX, batches: 1, ..Fake::default() };
     let (challenged, report) = try_round(&mut fake, Challenge::OneAck, 2_000);
     assert_eq!((challenged.len(), report.liberal), (super::BATCH, super::BATCH));

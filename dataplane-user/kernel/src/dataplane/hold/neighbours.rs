@@ -17,17 +17,17 @@ const RTM_GETNEIGH: u16 = 30;
 const NDMSG_LEN: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// Kept by a daemon (EVPN, say), exempt from ageing.
+/// Owned by a daemon (EVPN, say), and exempt from ageing.
 const NTF_EXT_LEARNED: u8 = 0x10;
 /// An IPv6 router.
 const NTF_ROUTER: u8 = 0x80;
 
-/// A next hop: what the neighbour table is asked for.
+/// A next hop: the key of an entry in the neighbour table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
 pub struct Hop {
-    /// Index of the device.
+    /// The device's index.
     pub ifindex: u32,
-    /// The gateway, or the backend itself where it is on the link.
+    /// The gateway's address, or the backend's own if it is on the link.
     pub address: IpAddr,
 }
 
@@ -53,13 +53,13 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Resolved, and ageing.
+    /// Whether the entry is resolved and ages.
     pub(super) fn is_valid(&self) -> bool {
         !self.mac.is_empty()
             && [State::REACHABLE, State::STALE, State::DELAY, State::PROBE].contains(&self.state)
     }
 
-    /// It does not age, or not by the kernel's doing.
+    /// Whether the entry does not age, or the kernel does not age it.
     pub(super) fn is_fixed(&self) -> bool {
         self.external || [State::NOARP, State::PERMANENT].contains(&self.state)
     }
@@ -74,7 +74,8 @@ pub(super) fn list(netlink: &mut Netlink) -> Result<HashMap<Hop, Neighbour>, Err
     Ok(table)
 }
 
-/// Behind which address a tunnel device sends a MAC address: its forwarding entries with a remote end.
+/// For each tunnel device and MAC address, the remote address to which the device sends. Reads the forwarding entries that have a remote
+/// end.
 pub(super) fn forwarding(netlink: &mut Netlink) -> Result<HashMap<(u32, Vec<u8>), IpAddr>, Error> {
     Ok(dump(netlink, libc::AF_BRIDGE)?.iter().filter_map(|body| parse_forwarding(body)).collect())
 }
@@ -87,7 +88,7 @@ fn dump(netlink: &mut Netlink, family: i32) -> Result<Vec<Vec<u8>>, Error> {
         .map_err(|refused| refused.into_error("list the neighbour table"))
 }
 
-/// Writes one entry, making it where it is missing.
+/// Writes one entry. Makes the entry if it is missing.
 pub(super) fn set(
     netlink: &mut Netlink,
     hop: Hop,
@@ -100,7 +101,7 @@ pub(super) fn set(
     header[4..8].copy_from_slice(&hop.ifindex.to_ne_bytes());
     header[8..10].copy_from_slice(&state.0.to_ne_bytes());
     header[10] = if router { NTF_ROUTER } else { 0 };
-    // An address that differs may be written over.
+    // A link-layer address that differs may be overwritten.
     let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &header);
     let request = match hop.address {
         IpAddr::V4(address) => request.attr(NDA_DST, &address.octets()),
@@ -113,8 +114,9 @@ pub(super) fn set(
 }
 
 fn parse(body: &[u8]) -> Option<(Hop, Neighbour)> {
-    let (ifindex, state, flags) =
-        (body.get(4..).and_then(u32_of)?, State(body.get(8..).and_then(u16_of)?), *body.get(10)?);
+    let ifindex = body.get(4..).and_then(u32_of)?;
+    let state = State(body.get(8..).and_then(u16_of)?);
+    let flags = *body.get(10)?;
     let (destination, mac) = addresses(body)?;
     let neighbour = Neighbour {
         state,

@@ -1,5 +1,5 @@
-//! Which challenges does conntrack translate? A flow over loopback, segments of its reply direction from a raw socket: what conntrack would
-//! not translate it counts as INVALID, while the sending call runs.
+//! Finds out which challenges conntrack translates. The probe makes a flow over loopback, and sends segments of the flow's reply direction
+//! from a raw socket. conntrack counts each segment that it does not translate as INVALID, while the sending call runs.
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsRawFd as _, OwnedFd},
@@ -23,9 +23,10 @@ use crate::{
 };
 
 const RTM_NEWLINK: u16 = 16;
-/// So often segments are sent that were counted as INVALID, and so long the namespace is left in peace before each further time.
+/// How often a look is tried at most, if it counts segments as INVALID.
 const TRIES: u32 = 4;
-const PEACE: Duration = Duration::from_millis(30);
+/// How long the namespace is left alone before each further try.
+const PAUSE: Duration = Duration::from_millis(30);
 
 /// Which challenges conntrack translates. A challenge is a segment in the reply direction with numbers that are not those of the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -60,12 +61,12 @@ pub(super) fn probe() -> Result<Conntrack, String> {
     if made.refused > 0 {
         return Err("the kernel makes no flow liberal".to_owned());
     }
-    // Any numbers: four of them, one in each quarter.
+    // Four ACKs stand for any numbers: one for each combination of the halves of both numbers' spaces.
     let liberal = probe.all_pass(Challenge::FourAcks)?;
     Ok(Conntrack { syn_ack, far_past, liberal })
 }
 
-/// `struct ifinfomsg`: loopback has index 1 in every namespace; IFF_UP is set, nothing else changed.
+/// Sets the loopback device up. `struct ifinfomsg`: loopback has index 1 in every namespace, and only IFF_UP is changed.
 fn loopback_up() -> Result<(), String> {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&1_u32.to_ne_bytes());
@@ -94,7 +95,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// Whether every segment of the challenge is taken as the flow's.
+    /// Whether conntrack takes every segment of the challenge as the flow's.
     fn all_pass(&mut self, challenge: Challenge) -> Result<bool, String> {
         for segment in self.segments(challenge) {
             if !confirmed(|| self.look(&segment))? {
@@ -104,7 +105,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Whether one of the segments is.
+    /// Whether conntrack takes at least one segment of the challenge as the flow's.
     fn any_passes(&mut self, challenge: Challenge) -> Result<bool, String> {
         let segments = self.segments(challenge);
         confirmed(|| {
@@ -127,7 +128,7 @@ impl Probe {
         self.conntrack.stats().map(|stats| stats.invalid).map_err(|error| error.to_string())
     }
 
-    /// Sends a segment; whether nothing was counted as INVALID meanwhile.
+    /// Sends a segment. Returns whether nothing was counted as INVALID meanwhile.
     fn look(&mut self, frame: &[u8]) -> Result<bool, String> {
         let to = SockaddrIn::new(127, 0, 0, 1, 0);
         let before = self.invalid()?;
@@ -138,14 +139,14 @@ impl Probe {
     }
 }
 
-/// Whether segments pass, where every look may be disturbed in one way only: it counts what else is INVALID at that moment. A refused
-/// segment leaves without a conntrack entry, and is looked at and counted once more where it arrives. On a busy machine that is later,
-/// in ksoftirqd, and falls into the look at the next segment, which passed. So a look that counts nothing is believed, one that counts
-/// something is repeated.
+/// Whether segments pass. A look can be disturbed in one way only: it also counts other segments that are INVALID at that moment. A refused
+/// segment leaves without a conntrack entry. conntrack looks at it again where it arrives, and counts it once more. On a busy machine the
+/// segment arrives later, in ksoftirqd, during the look at the next segment, though that one passes. So a look that counts nothing is
+/// believed, and a look that counts something is repeated.
 fn confirmed(mut look: impl FnMut() -> Result<bool, String>) -> Result<bool, String> {
     for attempt in 0..TRIES {
         if attempt > 0 {
-            sleep(PEACE);
+            sleep(PAUSE);
         }
         if look()? {
             return Ok(true);

@@ -1,5 +1,6 @@
-//! Does IPVS translate a RST that the egress program made in place? One virtual server, one real server that is flagged, one connection
-//! from the namespace itself: refused at once where the answer comes back translated, silence where it does not.
+//! Finds out whether IPVS translates a RST that the egress program made in place. The probe makes one virtual server, one flagged real
+//! server and one connection from its own namespace. If IPVS translates the answer, the connection is refused at once. Otherwise the
+//! connection gets no answer.
 use std::{
     collections::HashMap,
     io,
@@ -26,12 +27,12 @@ use crate::{
     netlink::{nest, put, put_text},
 };
 
-/// An untranslated answer is no answer: how long to wait for one.
+/// How long to wait for an answer. An answer that is not translated never reaches the connection.
 const SILENCE: Duration = Duration::from_millis(400);
 
 const DEVICE: &str = "nfprobe0";
 const PEER: &str = "nfprobe1";
-/// Benchmarking addresses (RFC 2544): on no host's own network.
+/// Addresses for benchmarks (RFC 2544), which no host's own network has.
 const LOCAL: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 const REAL: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -47,14 +48,14 @@ pub(super) use crate::ipvs::is_loaded;
 pub(super) fn probe() -> Result<bool, String> {
     let private_bpf = private_mounts()?;
     devices()?;
-    // Without conntrack IPVS does not mark its packets; kube-proxy sets this as well.
+    // With vs.conntrack at 0 IPVS does not mark its packets. kube-proxy sets it to 1 too.
     std::fs::write("/proc/sys/net/ipv4/vs/conntrack", "1")
         .map_err(|error| format!("set vs.conntrack: {error}"))?;
     virtual_server()?;
 
     let options = Options { pin_dir: private_bpf, max_backends: 16, ..Options::default() };
     let mut dataplane = Dataplane::open(&options).map_err(|error| error.to_string())?;
-    // In any order: nothing is attached yet.
+    // The order of these writes does not matter: nothing is attached yet.
     let mut writer = NodeWriter::new(&dataplane.devices).map_err(|error| error.to_string())?;
     writer.write_node(NODE, &flagged()?).map_err(|error| error.to_string())?;
     dataplane.write(&tables()).map_err(|error| error.to_string())?;
@@ -70,7 +71,7 @@ pub(super) fn probe() -> Result<bool, String> {
     }
 }
 
-/// A BPF filesystem that only this thread sees and that ends with it.
+/// Mounts a BPF filesystem that only this thread sees and that ends with it.
 fn private_mounts() -> Result<std::path::PathBuf, String> {
     let none: Option<&str> = None;
     let failed = |errno: nix::Error| format!("make private mounts: {errno}");
@@ -79,7 +80,7 @@ fn private_mounts() -> Result<std::path::PathBuf, String> {
     Ok(Path::new("/sys/fs/bpf").join(nodefence_common::PIN_ROOT).join(nodefence_common::PIN_VERSION))
 }
 
-/// Loopback with the virtual address, a veth pair with a neighbour behind it that does not exist.
+/// Sets up the loopback device with the virtual address, and a veth pair with an entry for a neighbour that does not exist.
 fn devices() -> Result<(), String> {
     const RTM_NEWLINK: u16 = 16;
     const RTM_NEWADDR: u16 = 20;
@@ -108,7 +109,7 @@ fn devices() -> Result<(), String> {
         .nest(IFLA_LINKINFO, |info| {
             put_text(info, IFLA_INFO_KIND, "veth");
             nest(info, IFLA_INFO_DATA, |data| {
-                // The peer's own header and attributes.
+                // The header and the attributes of the peer.
                 let mut peer = link(0, false).to_vec();
                 put_text(&mut peer, IFLA_IFNAME, PEER);
                 put(data, VETH_INFO_PEER, &peer);
@@ -117,7 +118,8 @@ fn devices() -> Result<(), String> {
     ask(&pair, "make a veth pair")?;
     ask(&Request::new(RTM_NEWLINK, 0, &link(1, true)), "set the loopback device up")?;
     let index = nix::net::if_::if_nametoindex(DEVICE).map_err(|errno| format!("{DEVICE}: {errno}"))?;
-    // Not up from the start: without its peer veth_open() fails with ENOTCONN (drivers/net/veth.c, Linux 6.1).
+    // The pair is brought up only after it was made: before its peer exists, veth_open() fails with ENOTCONN (drivers/net/veth.c, Linux
+    // 6.1).
     ask(&Request::new(RTM_NEWLINK, 0, &link(index, true)), "set the veth device up")?;
     let peer = nix::net::if_::if_nametoindex(PEER).map_err(|errno| format!("{PEER}: {errno}"))?;
     ask(&Request::new(RTM_NEWLINK, 0, &link(peer, true)), "set the veth device up")?;
@@ -154,7 +156,7 @@ fn flagged() -> Result<NodeEntry, String> {
     })
 }
 
-/// A virtual server, and a real server behind it by NAT, as kube-proxy makes them.
+/// Makes a virtual server and a real server behind it by NAT, as kube-proxy makes them.
 fn virtual_server() -> Result<(), String> {
     let key =
         ServiceKey::Address { protocol: Protocol::TCP, address: SocketAddr::from((VIRTUAL, VIRTUAL_PORT)) };

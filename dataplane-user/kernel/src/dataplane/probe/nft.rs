@@ -1,5 +1,5 @@
-//! The least ruleset that makes conntrack watch a network namespace: one rule that loads a packet's conntrack state
-//! (include/uapi/linux/netfilter/nf_tables.h). A namespace without such a rule tracks nothing.
+//! The smallest ruleset that makes conntrack track a network namespace: one rule that loads a packet's conntrack state
+//! (include/uapi/linux/netfilter/nf_tables.h). Without such a rule conntrack tracks nothing in the namespace.
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
@@ -19,7 +19,7 @@ const CT_STATE: u32 = 0;
 
 const NAME: &[u8] = b"probe\0";
 
-/// Starts tracking of IPv4.
+/// Makes conntrack track IPv4 in this namespace.
 pub(super) fn track() -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot load an nftables rule: {error}");
     let family = libc::AF_INET as u8;
@@ -52,7 +52,7 @@ pub(super) fn track() -> Result<(), String> {
     socket.bind_auto().map_err(failed)?;
     socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
     socket.send(&transaction(&[table, chain, rule], [0, 4]), 0).map_err(failed)?;
-    // One acknowledgement for each request; the first error ends it.
+    // The kernel acknowledges or refuses each request. The first refusal is returned.
     for _ in 0..3 {
         let (answer, _) = socket.recv_from_full().map_err(failed)?;
         let answer = NetlinkBuffer::new_checked(&answer[..]).map_err(|error| error.to_string())?;

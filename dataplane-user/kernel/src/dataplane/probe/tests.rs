@@ -44,7 +44,7 @@ fn what_comes_late_is_probed_once() {
     let without = findings(Finding::Found(GOOD), Finding::NotNeeded("no IPVS".into()));
     assert!(!without.outdated(none, none));
     assert!(!without.outdated(none, present(false, true)), "conntrack was probed: the probe loaded it");
-    // Also where it came while the probes ran.
+    // IPVS may also be loaded while the probes run.
     for then in [none, present(true, true)] {
         assert!(without.outdated(then, present(true, true)));
     }
