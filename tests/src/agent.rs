@@ -1,4 +1,4 @@
-//! The real `nodefence agent`, run in a namespace: on a node of a [`Cluster`](crate::Cluster), or of a benchmark.
+//! The real `nodefence agent` in a namespace, on a node of a [`Cluster`](crate::Cluster) or of a benchmark.
 
 use std::{
     io::{PipeWriter, Write as _},
@@ -20,19 +20,19 @@ use tempfile::TempDir;
 
 use crate::{Netns, Proc, bin, bin_path::command, client::wait_until, watch::Watch};
 
-/// How long an agent may take to answer. The verifier alone takes many seconds where the machine is emulated, and so do large tables.
+/// How long an agent may take to become ready or to answer. On an emulated machine the verifier and large tables each take many seconds.
 const READY: Duration = Duration::from_secs(180);
 /// How long an agent may take to end.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+const END: Duration = Duration::from_secs(30);
 /// The folder in which the agent pins its maps and links by default.
 const PINS: &str = "/sys/fs/bpf/nodefence";
-/// The agent's maps, by their names.
+/// The folder of the pinned maps. Each file has its map's name.
 pub const PINNED_MAPS: &str = "/sys/fs/bpf/nodefence/v3";
 
-/// The deadline (CLOCK_MONOTONIC, ns) of the verdict of the node with this index.
+/// The deadline of the verdict of the node with this index, as CLOCK_MONOTONIC in nanoseconds.
 ///
 /// # Errors
-/// Where no map is pinned in the namespace, or the map has no such index.
+/// Fails if no map is pinned in the namespace, or if the map has no such index.
 pub fn verdict_until(ns: &Netns, index: u32) -> Result<u64> {
     ns.run(move || {
         let map = MapData::from_pin(format!("{PINNED_MAPS}/nodes")).and_then(Map::from_map_data)?;
@@ -41,7 +41,7 @@ pub fn verdict_until(ns: &Netns, index: u32) -> Result<u64> {
     })
 }
 
-/// An agent with a run folder, a socket and a cluster file of its own. Its pins are in the namespace's own BPF filesystem.
+/// An agent with a run folder, a socket and a cluster file of its own. The agent's pins are in the namespace's own BPF filesystem.
 #[derive(Debug)]
 pub struct Agent {
     program: PathBuf,
@@ -52,23 +52,23 @@ pub struct Agent {
     extra: Vec<String>,
     proc: Option<Proc>,
     watch: Arc<Watch>,
-    /// The pipe by which the agent is told of objects, where it follows no file.
-    says: Option<PipeWriter>,
+    /// The pipe by which the agent gets objects. `None` where the agent follows a cluster file.
+    objects: Option<PipeWriter>,
 }
 
 impl Agent {
-    /// Starts an agent for the node `node` in `ns` on `interfaces`, and waits until it serves its socket.
+    /// Starts an agent for the node `node` in `ns` on `interfaces`, and waits until the agent serves its socket.
     ///
     /// # Errors
-    /// Where the binary is missing, or the agent ends or is not ready in time; with its log.
+    /// Fails if the binary is missing, or if the agent ends or is not ready in time. The error includes the agent's log.
     pub fn start(ns: &Arc<Netns>, node: &str, interfaces: &[&str], cluster_file: &str) -> Result<Self> {
         Self::start_with(ns, node, interfaces, cluster_file, &[])
     }
 
-    /// As [`Agent::start`], with more arguments.
+    /// Same as [`Agent::start`], with more arguments.
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Fails as [`Agent::start`] does.
     pub fn start_with(
         ns: &Arc<Netns>,
         node: &str,
@@ -79,10 +79,10 @@ impl Agent {
         Self::of(&bin("nodefence")?, ns, node, interfaces, cluster_file, extra)
     }
 
-    /// As [`Agent::start_with`], of another build's binary.
+    /// Same as [`Agent::start_with`], with the binary of another build.
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Fails as [`Agent::start`] does.
     pub fn of(
         program: &Path,
         ns: &Arc<Netns>,
@@ -97,11 +97,11 @@ impl Agent {
         Ok(this)
     }
 
-    /// An agent that follows the objects which [`Agent::tell`] names; its program is `nodefence-objects`. The agent waits for the first lists, but this function
-    /// does not wait for the agent: see [`Agent::ready`].
+    /// Starts an agent that follows the objects which [`Agent::tell`] names. Its program is `nodefence-objects`. The agent waits for the first lists. This
+    /// function does not wait for the agent: see [`Agent::ready`].
     ///
     /// # Errors
-    /// Where the agent cannot be started.
+    /// Fails if the agent cannot be started.
     pub fn of_objects(
         program: &Path,
         ns: &Arc<Netns>,
@@ -110,9 +110,9 @@ impl Agent {
         extra: &[&str],
     ) -> Result<Self> {
         let mut this = Self::new(program, ns, node, interfaces, extra)?;
-        let (told, says) = std::io::pipe()?;
-        this.says = Some(says);
-        this.proc = Some(this.spawn(&[], told.into())?);
+        let (input, objects) = std::io::pipe()?;
+        this.objects = Some(objects);
+        this.proc = Some(this.spawn(&[], input.into())?);
         Ok(this)
     }
 
@@ -126,41 +126,41 @@ impl Agent {
             extra: extra.iter().map(|&word| word.to_owned()).collect(),
             proc: None,
             watch: Watch::here(),
-            says: None,
+            objects: None,
         })
     }
 
-    /// Tells the agent of objects, in the lines that `nodefence-objects` reads.
+    /// Sends objects to the agent, in the lines that `nodefence-objects` reads.
     ///
     /// # Errors
-    /// Where the agent follows a file, or has ended.
+    /// Fails if the agent follows a file, or has ended.
     pub fn tell(&mut self, lines: &str) -> Result<()> {
-        Ok(self.says.as_mut().context("it follows no objects")?.write_all(lines.as_bytes())?)
+        Ok(self.objects.as_mut().context("it follows no objects")?.write_all(lines.as_bytes())?)
     }
 
-    /// Hands the pipe for objects to the caller, who tells the agent from now on.
+    /// Hands the pipe for objects to the caller, who sends the objects from now on.
     ///
     /// # Errors
-    /// Where the agent follows a file.
-    pub fn take_says(&mut self) -> Result<PipeWriter> {
-        self.says.take().context("it follows no objects")
+    /// Fails if the agent follows a file.
+    pub fn take_objects_pipe(&mut self) -> Result<PipeWriter> {
+        self.objects.take().context("it follows no objects")
     }
 
-    /// Has another agent with these options take over from the one that runs.
+    /// Starts another agent with these options, which takes over from the one that runs.
     ///
     /// # Errors
-    /// As [`Agent::start`].
-    pub fn succeed(&mut self, options: &[&str]) -> Result<()> {
+    /// Fails as [`Agent::start`] does.
+    pub fn take_over_with(&mut self, options: &[&str]) -> Result<()> {
         self.extra = options.iter().map(|option| (*option).to_owned()).collect();
         self.restart(&["--take-over"])
     }
 
-    /// Starts the agent anew (an older one that still runs goes on: see `--take-over`) and waits until it serves.
+    /// Starts a new agent and waits until it serves. An older agent that still runs goes on meanwhile: see `--take-over`.
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Fails as [`Agent::start`] does.
     pub fn restart(&mut self, more: &[&str]) -> Result<()> {
-        // An older one ends once this one serves.
+        // The older agent ends once this one serves.
         self.proc = Some(self.until_ready(self.spawn(more, Stdio::null())?)?);
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Agent {
     /// Waits until the agent serves its socket.
     ///
     /// # Errors
-    /// Where the agent ends or is not ready in time; with its log.
+    /// Fails if the agent ends or is not ready in time. The error includes the agent's log.
     pub fn ready(&mut self) -> Result<()> {
         let proc = self.proc.take().context("the agent was killed")?;
         self.proc = Some(self.until_ready(proc)?);
@@ -194,7 +194,7 @@ impl Agent {
         Ok(proc)
     }
 
-    /// The command of an agent over the same folders, with this one's options and `more`. Options in `more` replace this one's.
+    /// The command of an agent over the same folders, with the options of this agent and `more`. An option in `more` replaces the same option of this agent.
     pub fn command(&self, more: &[&str]) -> Command {
         let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
         let mut own = vec![
@@ -202,11 +202,11 @@ impl Agent {
             ("--run-dir", self.dir.path().join("run").into()),
             ("--socket", self.socket().into()),
         ];
-        if self.says.is_none() {
+        if self.objects.is_none() {
             own.push(("--cluster-file", self.cluster_file().into_os_string()));
         }
         own.extend(self.interfaces.iter().map(|interface| ("--interface", interface.into())));
-        // The datapath's check of itself is off, unless a test says otherwise.
+        // Unless the test gives a `--proxy`, the agent works by the datapath alone and changes no forwarding tables.
         if !extra.contains(&"--proxy") {
             own.push(("--proxy", "none".into()));
         }
@@ -219,44 +219,44 @@ impl Agent {
         command
     }
 
-    /// Whether the process `pid` answers at the socket. During a take-over the older agent answers at first.
+    /// Whether the process `pid` answers at the socket. During a take-over the older agent answers first.
     pub fn serves(&self, pid: i32) -> bool {
-        // The CLI runs only once the socket accepts: starting it again and again would slow down the agent.
+        // The CLI starts only once the socket accepts, since repeated starts would slow down the agent.
         let there = UnixStream::connect(self.socket()).is_ok();
         let answer = there.then(|| self.cli(&["status", "-o", "json"]).ok()).flatten();
         let status = answer.and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok());
         status.is_some_and(|status| status["pid"] == pid)
     }
 
-    /// The cluster file; it may be rewritten (by rename) while the agent runs.
+    /// The path of the cluster file.
     pub fn cluster_file(&self) -> PathBuf {
         self.dir.path().join("cluster.yaml")
     }
 
-    /// How often the agent has had the kernel go through each half of conntrack's table: IPv4, IPv6.
+    /// How often the agent has had the kernel list conntrack's table: for IPv4, and for IPv6.
     ///
     /// # Errors
-    /// Where the agent does not answer, or does not tell the number.
+    /// Fails if the agent does not answer, or if its answer lacks the number.
     pub fn conntrack_listings(&self) -> Result<[u64; 2]> {
         let row = self.status()?["conntrack"].clone();
         let of = |half: &str| row[half].as_u64().with_context(|| format!("{half} of {row}"));
         Ok([of("listed_v4")?, of("listed_v6")?])
     }
 
-    /// Replaces the cluster file in one step (by rename).
+    /// Replaces the cluster file in one step, by a rename. The agent may run meanwhile.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn rewrite_cluster_file(&self, text: &str) -> Result<()> {
         let aside = self.cluster_file().with_extension("new");
         std::fs::write(&aside, text)?;
         Ok(std::fs::rename(aside, self.cluster_file())?)
     }
 
-    /// Writes the same cluster file once more, by which the source confirms it.
+    /// Writes the same cluster file once more. The agent takes that as the source's confirmation.
     ///
     /// # Errors
-    /// Where the file cannot be read or written.
+    /// Fails if the file cannot be read or written.
     pub fn confirm_cluster_file(&self) -> Result<()> {
         self.rewrite_cluster_file(&std::fs::read_to_string(self.cluster_file())?)
     }
@@ -270,24 +270,24 @@ impl Agent {
         self.dir.path().join("log")
     }
 
-    /// All that the agent has written.
+    /// The agent's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Waits until the log has this text. The agent does not wait for its log's reader.
+    /// Waits until the log has this text. The agent writes its log without waiting for a reader, so the text may come late.
     ///
     /// # Errors
-    /// Where the text does not come; with the log.
-    pub fn logs(&self, text: &str) -> Result<()> {
-        let told = wait_until(&format!("`{text}` in the log"), READY, || self.log().contains(text));
-        told.map(drop).with_context(|| self.log())
+    /// Fails if the text does not appear in time. The error includes the log.
+    pub fn wait_for_log(&self, text: &str) -> Result<()> {
+        let found = wait_until(&format!("`{text}` in the log"), READY, || self.log().contains(text));
+        found.map(drop).with_context(|| self.log())
     }
 
     /// The running process.
     ///
     /// # Errors
-    /// Where it was killed.
+    /// Fails if the agent was killed.
     pub fn proc(&self) -> Result<&Proc> {
         self.proc.as_ref().context("the agent was killed")
     }
@@ -295,16 +295,16 @@ impl Agent {
     /// Runs the CLI against this agent, in its namespace.
     ///
     /// # Errors
-    /// Where the binary is missing.
+    /// Fails if the binary is missing.
     pub fn cli(&self, args: &[&str]) -> Result<Output> {
-        // Waited for outside of the namespace's thread, since others need that thread meanwhile.
+        // The wait is outside of the namespace's thread, since others need that thread meanwhile.
         Ok(self.begin(args)?.wait_with_output()?)
     }
 
-    /// As [`Agent::cli`], but does not wait for the command's end.
+    /// Same as [`Agent::cli`], but does not wait for the command's end.
     ///
     /// # Errors
-    /// As [`Agent::cli`].
+    /// Fails as [`Agent::cli`] does.
     pub fn begin(&self, args: &[&str]) -> Result<Child> {
         let mut command = command(&self.program);
         command.args(args).arg("--socket").arg(self.socket());
@@ -312,10 +312,10 @@ impl Agent {
         Ok(self.ns.run(move || command.spawn())?)
     }
 
-    /// As [`Agent::cli`], for a command that must succeed. Gives its standard output.
+    /// Runs a command that must succeed, as [`Agent::cli`] does. Returns its standard output.
     ///
     /// # Errors
-    /// Where the command fails; with its output and the agent's log.
+    /// Fails if the command fails. The error includes the command's output and the agent's log.
     pub fn expect(&self, args: &[&str]) -> Result<String> {
         let output = self.cli(args)?;
         if !output.status.success() {
@@ -330,19 +330,19 @@ impl Agent {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// As [`Agent::expect`]; gives the answer as JSON.
+    /// Same as [`Agent::expect`], but returns the answer as JSON.
     ///
     /// # Errors
-    /// As [`Agent::expect`], or where the answer is no JSON.
+    /// Fails as [`Agent::expect`] does, or if the answer is not JSON.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let text = self.expect(&[args, &["-o", "json"]].concat())?;
         serde_json::from_str(&text).with_context(|| format!("{args:?}: {text}"))
     }
 
-    /// The row of `nodes` for one node.
+    /// The row of one node in the answer to `nodes`.
     ///
     /// # Errors
-    /// Where the agent does not know the node.
+    /// Fails if the agent does not know the node.
     pub fn node(&self, name: &str) -> Result<Value> {
         let nodes = self.json(&["nodes"])?;
         let node = nodes["items"].as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == name));
@@ -352,15 +352,15 @@ impl Agent {
     /// The agent's `status`.
     ///
     /// # Errors
-    /// As [`Agent::json`].
+    /// Fails as [`Agent::json`] does.
     pub fn status(&self) -> Result<Value> {
         self.json(&["status"])
     }
 
-    /// The warning of this code in `status`, where there is one.
+    /// The message of the warning with this code in `status`, if there is one.
     ///
     /// # Errors
-    /// As [`Agent::json`].
+    /// Fails as [`Agent::json`] does.
     pub fn warning(&self, code: &str) -> Result<Option<String>> {
         let status = self.status()?;
         let mut warnings = status["warnings"].as_array().context("no warnings")?.iter();
@@ -368,10 +368,10 @@ impl Agent {
         Ok(warning.and_then(|warning| warning["message"].as_str()).map(str::to_owned))
     }
 
-    /// Sends a request without a process in between. Each request has a connection of its own: the agent closes connections that are idle for a while.
+    /// Sends a request without a CLI process. Each request has a connection of its own, since the agent closes connections that are idle for a while.
     ///
     /// # Errors
-    /// Where the agent refuses or does not answer; with its log.
+    /// Fails if the agent refuses the request or does not answer. The error includes the agent's log.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
         let asked = Client::connect(&self.socket()).and_then(|mut client| {
             client.set_patience(READY)?;
@@ -383,16 +383,16 @@ impl Agent {
     /// Flags a node by the CLI.
     ///
     /// # Errors
-    /// As [`Agent::expect`].
+    /// Fails as [`Agent::expect`] does.
     pub fn flag(&self, node: &str) -> Result<()> {
-        // The limit is a third of the nodes, and tests have clusters of three.
+        // The limit of flagged nodes is a third of all nodes, which is one node in a cluster of three.
         self.expect(&["flag", node, "--reason", "test"]).map(drop)
     }
 
-    /// As [`Agent::flag`], but without limits and without the start of a command. Gives the time at which the flag held.
+    /// Flags a node by the socket, which starts no command, and with `force`, which lifts the limits. Returns the time at which the flag was in force.
     ///
     /// # Errors
-    /// As [`Agent::ask`].
+    /// Fails as [`Agent::ask`] does.
     pub fn flag_by_socket(&self, node: &str) -> Result<Instant> {
         let node = node.to_owned();
         let reason = "test".to_owned();
@@ -404,15 +404,15 @@ impl Agent {
     /// Withdraws the flag.
     ///
     /// # Errors
-    /// As [`Agent::expect`].
+    /// Fails as [`Agent::expect`] does.
     pub fn unflag(&self, node: &str) -> Result<()> {
         self.expect(&["unflag", node]).map(drop)
     }
 
-    /// The packets that a counter has counted.
+    /// The number of packets that a counter has counted.
     ///
     /// # Errors
-    /// As [`Agent::expect`], where the answer is no JSON, or where the counter is not listed.
+    /// Fails as [`Agent::json`] does, or if the counter is not listed.
     pub fn counter(&self, reason: Reason) -> Result<u64> {
         let json = self.json(&["counters"])?;
         let row =
@@ -421,45 +421,44 @@ impl Agent {
             .with_context(|| format!("no counter `{}` in {json}", reason.name()))
     }
 
-    /// Whether the agent has found that this kernel can make answers in place.
+    /// Whether answers are made in place on this kernel, as the agent's probe found.
     ///
     /// # Errors
-    /// As [`Agent::json`].
+    /// Fails as [`Agent::json`] does.
     pub fn answers_in_place(&self) -> Result<bool> {
         let finding = &self.status()?["probe"]["ipvs_translates"];
         let not_needed = finding["not_needed"].as_str().map(|_| true);
         finding["found"].as_bool().or(not_needed).with_context(|| format!("the probe failed: {finding}"))
     }
 
-    /// Kills the agent at once (SIGKILL), so that it cannot tidy up.
+    /// Kills the agent at once (SIGKILL), so that it cannot clean up.
     pub fn kill(&mut self) {
         self.proc = None;
     }
 
-    /// Ends the agent by SIGTERM and waits for its end.
+    /// Sends SIGTERM to the agent and waits for its end.
     ///
     /// # Errors
-    /// Where the agent does not end within 10 s.
+    /// Fails if the agent does not end within 10 s.
     pub fn terminate(&mut self) -> Result<()> {
         self.ends_within(Duration::from_secs(10))
     }
 
-    /// Waits until the agent has ended by itself; gives its exit code.
+    /// Waits until the agent has ended by itself. Returns its exit code.
     ///
     /// # Errors
-    /// Where the agent still runs after that time.
+    /// Fails if the agent still runs after `limit`.
     pub fn ends_by_itself(&mut self, limit: Duration) -> Result<Option<i32>> {
         let mut proc = self.proc.take().context("the agent was killed")?;
         Ok(proc.wait(limit)?.code())
     }
 
-    /// Ends the agent and removes its pins, so that the namespace is as it was. A killed agent may leave a guard, which ends once nothing is left to be
-    /// restored.
+    /// Ends the agent and removes its pins, so that the namespace is as it was. A killed agent may leave a guard, which ends once it has restored everything.
     ///
     /// # Errors
-    /// Where the agent does not end, or its pins stay.
+    /// Fails if the agent does not end, or if its pins cannot be removed.
     pub fn end(mut self) -> Result<()> {
-        self.ends_within(LAST_WORDS)?;
+        self.ends_within(END)?;
         self.ns.run(|| std::fs::remove_dir_all(PINS)).with_context(|| format!("remove {PINS}"))
     }
 

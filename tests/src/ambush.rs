@@ -24,22 +24,22 @@ use nix::{
     unistd::Pid,
 };
 
-/// How often the tracer of a held thread checks whether the thread may go on.
-const LIFTED: Duration = Duration::from_millis(5);
+/// The pause between two checks whether a held thread may go on.
+const CHECK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The signal or hold that meets the process.
+/// What happens to the process at the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
-    /// SIGKILL: the step is not done.
+    /// SIGKILL to the process. The step is not done.
     Kill,
-    /// SIGSTOP: the step is done, and no other.
+    /// SIGSTOP to the process. The step is done, and no step after it.
     Stop,
-    /// Holds this thread alone. The step is done once the ambush is lifted.
+    /// A hold of this thread alone. The step is done once the ambush is lifted.
     Hold,
 }
 
-/// A tracer that waits for a step. A step is a system call whose effect others can see: lines in a file, a file put in another's place, a new process, a
-/// change of an IPVS destination.
+/// A tracer that waits for a step of a thread. A step is a system call whose effect others can see: lines written to a file, a renamed file, a new process, or
+/// a change of an IPVS destination.
 #[derive(Debug)]
 pub struct Ambush {
     thread: Option<JoinHandle<Result<()>>>,
@@ -48,10 +48,10 @@ pub struct Ambush {
 }
 
 impl Ambush {
-    /// Begins to wait for the `nth` step (from 1 on) of the thread with that name.
+    /// Begins to wait for the `nth` step of the thread with this name. The first step has number 1.
     ///
     /// # Errors
-    /// Where there is no such thread, or it may not be traced.
+    /// Fails if there is no such thread, or it may not be traced.
     pub fn lay(pid: Pid, thread: &str, nth: usize, blow: Blow) -> Result<Self> {
         let tid = thread_of(pid, thread)?;
         let lifted = Arc::new(AtomicBool::new(false));
@@ -59,11 +59,10 @@ impl Ambush {
         let watched_lifted = Arc::clone(&lifted);
         let watched_hit = Arc::clone(&hit);
         let (ready, laid) = channel();
-        // Tracing belongs to a thread.
+        // One thread does all the tracing: the kernel takes ptrace requests only from the thread that attached (ptrace(2)).
         let thread = std::thread::Builder::new().name("ambush".into()).spawn(move || {
             let mut watch =
                 Watch { pid, tid, left: nth, blow, memory: File::open(format!("/proc/{pid}/mem"))? };
-            // The thread is gone: others have killed the process.
             watch.run(&watched_lifted, &watched_hit, &ready)
         })?;
         let this = Self { thread: Some(thread), lifted, hit };
@@ -81,10 +80,10 @@ impl Ambush {
         self.hit.load(Ordering::Acquire)
     }
 
-    /// Lets the process go on untraced; says whether the step was reached.
+    /// Lets the process go on untraced. Returns whether the step was reached.
     ///
     /// # Errors
-    /// Where tracing failed.
+    /// Fails if tracing failed.
     pub fn lift(mut self) -> Result<bool> {
         self.lifted.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -96,15 +95,15 @@ impl Ambush {
 
 impl Drop for Ambush {
     fn drop(&mut self) {
-        // The thread notices this at the next system call.
+        // The tracer notices this at the traced thread's next system call.
         self.lifted.store(true, Ordering::Release);
     }
 }
 
-/// The thread of a process that has this name.
+/// The id of the process's thread with this name.
 ///
 /// # Errors
-/// Where there is none.
+/// Fails if the process has no such thread.
 pub(crate) fn thread_of(pid: Pid, name: &str) -> Result<Pid> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?;
@@ -125,7 +124,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Sets `hit` once the step is reached.
+    /// Traces the thread until the step. Sets `hit` once the step is reached.
     fn run(&mut self, lifted: &AtomicBool, hit: &AtomicBool, ready: &Sender<()>) -> Result<()> {
         ptrace::seize(self.tid, Options::PTRACE_O_TRACESYSGOOD)?;
         ptrace::interrupt(self.tid)?;
@@ -145,6 +144,7 @@ impl Watch {
                     let _told_before = ready.send(());
                     None
                 }
+                // The thread has ended: somebody else killed the process.
                 Ok(_) | Err(Errno::ECHILD) => return Ok(()),
                 Err(Errno::EINTR) => continue,
                 Err(error) => return Err(error.into()),
@@ -163,7 +163,7 @@ impl Watch {
             Blow::Hold => {
                 hit.store(true, Ordering::Release);
                 while !lifted.load(Ordering::Acquire) {
-                    std::thread::sleep(LIFTED);
+                    std::thread::sleep(CHECK_PAUSE);
                 }
             }
         }
@@ -185,7 +185,8 @@ impl Watch {
         // SAFETY: `op` says which of the union's fields the kernel wrote, and all of them are plain numbers.
         let entry = unsafe { info.u.entry };
         Ok(match entry.nr as libc::c_long {
-            // Output to the terminal is no step. Neither is the lease, which is written with an offset again and again.
+            // Output to the terminal (descriptors up to 2) is no step. The lease is no step either: the agent writes it again and again, by a call with an
+            // offset.
             libc::SYS_write => entry.args[0] > 2,
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_renameat | libc::SYS_renameat2 => true,
             #[cfg(target_arch = "x86_64")]
@@ -195,13 +196,12 @@ impl Watch {
         })
     }
 
-    /// Whether a netlink message begins there that adds, changes or deletes an IPVS destination (`IPVS_CMD_NEW_DEST` to `IPVS_CMD_DEL_DEST`,
-    /// linux/ip_vs.h).
+    /// Whether the netlink message at this address adds, changes or deletes an IPVS destination (`IPVS_CMD_NEW_DEST` to `IPVS_CMD_DEL_DEST`, linux/ip_vs.h).
     fn is_change(&self, at: u64) -> Result<bool> {
         const HEADER: usize = 16;
         const NEW_DEST: u8 = 5;
         const DEL_DEST: u8 = 7;
-        // Families of generic netlink get small numbers; conntrack's requests carry their subsystem above these.
+        // The type of a generic netlink message is the small number of its family. The type of conntrack's requests has their subsystem in the upper byte.
         const FIRST_OF_NETFILTER: u16 = 0x100;
         let mut bytes = [0; HEADER + 4];
         self.memory.read_exact_at(&mut bytes, at).context("read what is sent")?;

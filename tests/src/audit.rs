@@ -1,4 +1,4 @@
-//! `nodefence audit` and `repair` in tests.
+//! Runs `nodefence audit` and `nodefence repair`, and checks their reports.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +10,15 @@ use serde_json::Value;
 
 use crate::{Agent, Family, emulated, watch::wait_within};
 
-/// `--fault-after` where faults are waited for: kube-proxy's own period would take a minute.
+/// The value of `--fault-after` in tests that wait for faults. kube-proxy's own period would take a minute.
 pub const FAULT_AFTER: &str = "2s";
-/// By then a difference is a fault: one reading finds it, and a reading after [`FAULT_AFTER`] finds it again. Half a second lies between two (`agent/watched.rs`).
+/// A difference is a fault after at most this time. One reading finds the difference, and a reading after [`FAULT_AFTER`] finds it again. Readings are half a
+/// second apart (`agent/watched.rs`).
 const FOUND: Duration = Duration::from_secs(3);
-/// On an emulated processor a reading takes seconds beside others. A fault needs so many readings there, and at most [`FOUND_EMULATED`] in all:
-/// the two, the one that is under way as each of them is due, and the one that shows the fault. An `audit` counts as one too.
+/// How many readings a fault needs on an emulated processor, where a reading beside others takes seconds: the two of [`FOUND`], the two that are under way when
+/// these are due, and the `audit` that shows the fault. An `audit` takes as long as a reading.
 const READINGS: u32 = 5;
+/// The longest time that a fault may take on an emulated processor.
 const FOUND_EMULATED: Duration = Duration::from_secs(10);
 
 /// Both IP versions.
@@ -25,7 +27,7 @@ pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 /// The outcome of an `audit`.
 #[derive(Debug)]
 pub struct Audit {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
     /// The report.
     pub report: Value,
@@ -35,7 +37,7 @@ impl Audit {
     /// Runs an audit.
     ///
     /// # Errors
-    /// Where there is no report.
+    /// Fails if there is no report, or if the exit code contradicts the report.
     pub fn of(agent: &Agent) -> Result<Self> {
         let output = agent.cli(&["audit", "-o", "json"])?;
         let report = serde_json::from_slice(&output.stdout)
@@ -44,9 +46,9 @@ impl Audit {
         let faults = this.report["faults"].as_u64().context("no number of faults")?;
         ensure!(this.code == if faults > 0 { 5 } else { 0 }, "exit code {} with {faults} faults", this.code);
         for row in this.rows() {
-            let told = row["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty())
+            let complete = row["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty())
                 && row["age_seconds"].is_u64();
-            ensure!(told, "{row}");
+            ensure!(complete, "{row}");
         }
         Ok(this)
     }
@@ -55,7 +57,7 @@ impl Audit {
         self.report["differences"].as_array().into_iter().flatten()
     }
 
-    /// The differences in that state: kind and subject.
+    /// The differences in this state, each as its kind and its subject.
     pub fn in_state(&self, state: &str) -> Vec<String> {
         let text = |row: &Value| {
             format!(
@@ -69,7 +71,7 @@ impl Audit {
         all
     }
 
-    /// The row of a difference.
+    /// The row of the difference with this kind and subject.
     pub fn row(&self, kind_and_subject: &str) -> Option<&Value> {
         self.rows().find(|row| {
             kind_and_subject
@@ -81,17 +83,17 @@ impl Audit {
         })
     }
 
-    /// The reason why a kind is not looked at.
+    /// The reason why the audit does not look at this kind. `None` where it does.
     pub fn not_looked_at(&self, kind: &str) -> Option<&str> {
         let kinds = self.report["kinds"].as_array().into_iter().flatten();
         kinds.filter(|row| row["kind"] == kind).find_map(|row| row["not_looked_at"].as_str())
     }
 }
 
-/// Waits until the faults are exactly these; they must be in time. The differences must exist already.
+/// Waits until the faults are exactly these, within the promised time. The differences must exist already.
 ///
 /// # Errors
-/// Where the faults are others; with all differences, and the agent's log.
+/// Fails if the faults are others. The error includes all differences and the agent's log.
 pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     let mut faults: Vec<String> = faults.iter().map(|&fault| fault.to_owned()).collect();
     faults.sort();
@@ -107,10 +109,10 @@ pub fn wait_faults(agent: &Agent, faults: &[&str]) -> Result<Audit> {
     Audit::of(agent)
 }
 
-/// Runs a repair. Gives how often each outcome came, by kind and outcome.
+/// Runs a repair. Returns how often each outcome came, by kind and outcome.
 ///
 /// # Errors
-/// Where the agent does not answer, or the exit code does not fit.
+/// Fails if the agent does not answer, or if the exit code contradicts the report.
 pub fn repair(agent: &Agent, args: &[&str]) -> Result<BTreeMap<String, usize>> {
     let output = agent.cli(&[&["repair", "-o", "json"], args].concat())?;
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -127,7 +129,7 @@ pub fn repair(agent: &Agent, args: &[&str]) -> Result<BTreeMap<String, usize>> {
     Ok(counts)
 }
 
-/// [`repair`]'s outcomes, as tests write them.
+/// Outcomes in the form that [`repair`] returns, for comparisons.
 pub fn outcomes<const N: usize>(all: [(&str, usize); N]) -> BTreeMap<String, usize> {
     all.into_iter().map(|(key, count)| (key.to_owned(), count)).collect()
 }

@@ -1,4 +1,4 @@
-//! The kernel programs alone on node A, without an agent: how they treat real packets.
+//! The kernel programs on node A without an agent, and how they treat real packets.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
@@ -18,7 +18,7 @@ use crate::{
     load::steady::Load,
 };
 
-/// The loaded and attached programs; maps hold the cluster's backends. All is gone when dropped.
+/// The loaded and attached programs, with the cluster's backends in their maps. Programs and maps end when this is dropped.
 #[derive(Debug)]
 pub struct Bare {
     ebpf: Ebpf,
@@ -28,15 +28,15 @@ impl Bare {
     /// Loads and attaches the programs.
     ///
     /// # Errors
-    /// Where the kernel refuses a program.
+    /// Fails if the kernel refuses a program.
     pub fn start(cluster: &Cluster) -> Result<Self> {
         Self::start_on(cluster, &cluster.interfaces())
     }
 
-    /// As [`Bare::start`], on these devices of node A.
+    /// Same as [`Bare::start`], on these devices of node A.
     ///
     /// # Errors
-    /// As [`Bare::start`].
+    /// Fails as [`Bare::start`] does.
     pub fn start_on(cluster: &Cluster, interfaces: &[&'static str]) -> Result<Self> {
         let interfaces = interfaces.to_vec();
         let (ebpf, devices) = cluster.a.ns.run(move || -> Result<_> {
@@ -53,7 +53,7 @@ impl Bare {
         Ok(this)
     }
 
-    /// Routes may leave by any device.
+    /// Writes the MAC addresses of all devices, and the VLANs of all of them as VLANs that routes may use.
     fn senders(&mut self, devices: &[Interface]) -> Result<()> {
         let mut map: HashMap<_, MacKey, u32> = self.ebpf.map_mut("macs").context("macs")?.try_into()?;
         let macs = devices.iter().filter_map(|device| device.mac);
@@ -103,17 +103,17 @@ impl Fence for Bare {
     }
 }
 
-/// Flags node B and takes it back, from every place and over both IP versions, with load on node C all the time.
+/// Flags and unflags node B, and checks clients of every place and both IP versions. Node C has load all the time.
 ///
 /// # Errors
-/// Names the check that failed.
+/// The error names the failed check.
 pub fn matrix(options: Options, interfaces: &[&'static str]) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let mut bare = Bare::start_on(&cluster, interfaces)?;
     for family in [Family::V4, Family::V6] {
         let load = Load::on_c(&cluster, family)?;
         for place in Place::ALL {
-            // The agent makes ICMP answers to CHECKSUM_PARTIAL datagrams.
+            // Without offloads UDP is checked too. With them datagrams are CHECKSUM_PARTIAL, and only an agent can answer these by ICMP.
             Case { cluster: &cluster, place, family }.cut_and_back(&mut bare, !options.offloads)?;
         }
         load.finish()?;
@@ -134,7 +134,7 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
                 devices.push(std::ffi::CString::new(*interface)?);
             }
         }
-        // The verifier takes its time.
+        // A program without a device is not loaded, since the verifier takes long.
         if devices.is_empty() {
             continue;
         }
@@ -142,7 +142,7 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
         let program: &mut SchedClassifier = ebpf.program_mut(&name).context("no such program")?.try_into()?;
         program.load().with_context(|| name.clone())?;
         for device in &devices {
-            // Where programs are attached by tcx there may be no clsact, and a clsact that exists is no error.
+            // Errors are ignored: clsact may exist already, and where programs are attached by tcx it is not needed.
             let _ = tc::qdisc_add_clsact(device.as_c_str());
             let at = TcAttachType::Egress;
             program.attach(device.as_c_str(), at).with_context(|| format!("{name} on {device:?}"))?;
@@ -151,10 +151,10 @@ fn load(interfaces: &[&str]) -> Result<Ebpf> {
     Ok(ebpf)
 }
 
-/// Attaches our XDP program with empty maps to a device, so that it passes all. Detached when dropped.
+/// Attaches our XDP program to a device, with empty maps, so that it passes all packets. The program is detached when the result is dropped.
 ///
 /// # Errors
-/// Where the kernel refuses it.
+/// Fails if the kernel refuses the program.
 pub fn pass_all_xdp(ns: &Netns, device: &'static str) -> Result<Ebpf> {
     ns.run(move || {
         let pins = "/sys/fs/bpf/pass-all";

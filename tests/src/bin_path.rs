@@ -1,4 +1,4 @@
-//! Where this build's programs lie.
+//! The paths of this build's programs.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,11 +7,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// The program `name` of this build: beside the running executable, or in the folder above (test executables lie in
-/// `deps/`). In a VM the same layout is kept.
+/// The path of this build's program `name`: beside the running executable, or in the folder above (test executables lie in `deps/`). A VM has the same layout.
 ///
 /// # Errors
-/// Where the program is not there; with the command that builds it.
+/// Fails if there is no such program. The error names the command that builds it.
 pub fn bin(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("find the running executable")?;
     let folders = this.ancestors().skip(1).take(2);
@@ -25,7 +24,7 @@ pub fn bin(name: &str) -> Result<PathBuf> {
     bail!("no `{name}` beside {}: run `cargo build -p {package} --bins` first", this.display())
 }
 
-/// Removes from a command's environment what a shell, a pod or sudo may have left for `nodefence`: options, and the name of sudo's user.
+/// Removes the variables that `nodefence` reads from a command's environment. A shell, a pod or sudo may have set them: options, and the name of sudo's user.
 pub fn without_options(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let is_option = name.to_str().is_some_and(|name| name.starts_with("NODEFENCE_"));
@@ -35,17 +34,17 @@ pub fn without_options(command: &mut Command) {
     }
 }
 
-/// Runs a program that takes `nodefence`'s options, with no other options than these arguments.
+/// A command for a program that takes `nodefence`'s options. The program gets no options from the environment.
 pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     without_options(&mut command);
     command
 }
 
-/// As [`command`], of this build's `nodefence`.
+/// Same as [`command`], for this build's `nodefence`.
 ///
 /// # Errors
-/// Where it is missing.
+/// Fails if the program is missing.
 pub fn nodefence_command() -> Result<Command> {
     Ok(command(&bin("nodefence")?))
 }

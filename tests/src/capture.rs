@@ -1,4 +1,4 @@
-//! Packets as a device saw them, with a check of their checksums.
+//! Captures packets at a device, and checks their checksums.
 
 use std::{
     net::IpAddr,
@@ -22,25 +22,25 @@ use nix::sys::{
 
 use crate::Netns;
 
-/// `sll_pkttype` of a packet that leaves through the device (`PACKET_OUTGOING`, `linux/if_packet.h`).
+/// The `sll_pkttype` of a packet that leaves through the device (`PACKET_OUTGOING`, `linux/if_packet.h`).
 const OUTGOING: u8 = 4;
-/// `sll_hatype` of devices with an Ethernet header (`ARPHRD_ETHER`, `linux/if_arp.h`).
+/// The `sll_hatype` of devices with an Ethernet header (`ARPHRD_ETHER`, `linux/if_arp.h`).
 const ETHER: u16 = 1;
 
-/// A packet as captured: at the receiver's device after the driver, at the sender's before it.
+/// A captured packet. The receiver's device captures it after the driver, the sender's device before the driver.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// When it was read.
+    /// When the packet was read from the socket.
     pub at: Instant,
-    /// Leaving through the device, not arriving.
+    /// Whether the packet leaves through the device. Otherwise it arrives.
     pub outgoing: bool,
-    /// Whether `bytes` begin with an Ethernet header (else with the IP header).
+    /// Whether `bytes` begin with an Ethernet header. Otherwise they begin with the IP header.
     pub ethernet: bool,
     /// The whole packet.
     pub bytes: Vec<u8>,
 }
 
-/// The TCP or UDP part of a [`Frame`].
+/// The TCP, UDP or ICMP part of a [`Frame`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
     /// Source address.
@@ -51,21 +51,21 @@ pub struct Segment<'a> {
     pub sport: u16,
     /// Destination port (0 for ICMP).
     pub dport: u16,
-    /// TCP with the RST bit.
+    /// Whether this is TCP with the RST bit.
     pub rst: bool,
-    /// TCP with the SYN bit.
+    /// Whether this is TCP with the SYN bit.
     pub syn: bool,
-    /// ICMP or ICMPv6 destination unreachable.
+    /// Whether this is an ICMP or ICMPv6 destination unreachable.
     pub unreachable: bool,
-    /// Bytes after the TCP or UDP header.
+    /// Bytes after the TCP or UDP header; empty for ICMP.
     pub payload: &'a [u8],
 }
 
 impl Frame {
-    /// The packet as etherparse reads it.
+    /// The packet, parsed by etherparse.
     ///
     /// # Errors
-    /// Where etherparse does not know the packet.
+    /// Fails if etherparse does not know the packet.
     pub fn slice(&self) -> Result<SlicedPacket<'_>> {
         let sliced = if self.ethernet {
             SlicedPacket::from_ethernet(&self.bytes)
@@ -75,7 +75,7 @@ impl Frame {
         sliced.with_context(|| format!("frame {:02x?}", self.bytes))
     }
 
-    /// Its TCP, UDP or ICMP part; `None` for anything else (ARP).
+    /// The TCP, UDP or ICMP part; `None` for anything else, such as ARP.
     pub fn segment(&self) -> Option<Segment<'_>> {
         let packet = self.slice().ok()?;
         let (src, dst) = addresses(packet.net.as_ref()?)?;
@@ -109,10 +109,10 @@ impl Frame {
         })
     }
 
-    /// Sums the IPv4 header and the TCP, UDP, ICMP or ICMPv6 part as a receiver does (RFC 1071).
+    /// Checks the checksums of the IPv4 header and of the TCP, UDP, ICMP or ICMPv6 part, as a receiver does (RFC 1071).
     ///
     /// # Errors
-    /// Names the sum that does not hold.
+    /// The error names the wrong checksum.
     pub fn verify(&self) -> Result<()> {
         let packet = self.slice()?;
         let Some(net) = packet.net.as_ref() else { return Ok(()) };
@@ -172,10 +172,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture, which holds all packets from now on. The kernel then clones every packet that arrives on the device.
+    /// Starts a capture, which holds all packets from now on. During a capture the kernel clones every packet that arrives on the device.
     ///
     /// # Errors
-    /// Where there is no such device, or without root.
+    /// Fails without root, or if there is no such device.
     pub fn start(ns: &Netns, device: &str) -> Result<Self> {
         let ifindex = ns.ifindex(device)? as usize;
         let socket = ns.run(open)?;
@@ -185,7 +185,7 @@ impl Capture {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Ends the capture; gives all that was captured.
+    /// Ends the capture. Returns all captured packets.
     pub fn finish(mut self) -> Vec<Frame> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -202,7 +202,7 @@ impl Drop for Capture {
 }
 
 fn open() -> Result<OwnedFd> {
-    // The socket is not bound to a device: a packet socket with a protocol takes from all of its namespace, and names the device.
+    // The socket is not bound to a device. A packet socket with a protocol gets the packets of all devices of its namespace, each with its device.
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
         .context("packet socket")?;
     setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
@@ -213,11 +213,11 @@ fn open() -> Result<OwnedFd> {
 fn collect(socket: &OwnedFd, ifindex: usize, stop: &AtomicBool) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut buffer = vec![0; 256 << 10];
-    let mut last_round = None;
+    let mut stopping_since = None;
     loop {
-        // Packets that lay in the socket when the stop came are still read, but not for ever.
+        // After the stop, packets that are already in the socket are still read, for at most two seconds.
         if stop.load(Ordering::Relaxed) {
-            let since = last_round.get_or_insert_with(Instant::now);
+            let since = stopping_since.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(2) {
                 return frames;
             }
@@ -230,7 +230,7 @@ fn collect(socket: &OwnedFd, ifindex: usize, stop: &AtomicBool) -> Vec<Frame> {
                 bytes: buffer.get(..len).unwrap_or_default().to_vec(),
             }),
             Ok(_) => {}
-            Err(_) if last_round.is_some() => return frames,
+            Err(_) if stopping_since.is_some() => return frames,
             Err(_) => {}
         }
     }

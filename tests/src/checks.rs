@@ -1,4 +1,4 @@
-//! The required effects of a cut on clients, checked in every topology.
+//! Checks the required effects of a cut on clients. Tests run these checks in every topology.
 
 use std::{
     net::IpAddr,
@@ -20,53 +20,54 @@ use crate::{
     unlisted, watch,
 };
 
-/// Limit for waits that nothing is promised of. Generous: machines are slow, and stalls here last for ever.
+/// The limit for waits without a promised time. It is generous, since machines are slow, and a client that is not told waits for ever.
 pub const SOON: Duration = Duration::from_secs(10);
-/// A means by which a test flags nodes.
+
+/// The means by which a test flags nodes and reads counters: an agent, or the programs without one.
 pub trait Fence {
-    /// Flags it.
+    /// Flags a node.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Fails if the means fails.
     fn flag(&mut self, node: &str) -> Result<()>;
-    /// Takes the flag back.
+    /// Withdraws the flag of a node.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Fails if the means fails.
     fn unflag(&mut self, node: &str) -> Result<()>;
-    /// Packets counted for a reason.
+    /// The number of packets counted for this reason.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Fails if the means fails.
     fn counter(&mut self, reason: Reason) -> Result<u64>;
 
-    /// Flags a node without the start of a command. Gives the time of the request.
+    /// Flags a node without the start of a command. Returns the time of the request.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Fails if the means fails.
     fn flag_now(&mut self, node: &str) -> Result<Instant> {
         let began = Instant::now();
         self.flag(node)?;
         Ok(began)
     }
 
-    /// Whether answers are made in place: nothing but a packet that cannot be resized is handed to user space.
+    /// Whether answers are made in place. Then only packets that cannot be resized are handed to user space.
     ///
     /// # Errors
-    /// Where that cannot be told.
+    /// Fails if that is unknown.
     fn answers_in_place(&self) -> Result<bool>;
 
-    /// Packets by how they were answered.
+    /// Numbers of packets, by how they were answered.
     ///
     /// # Errors
-    /// Where that fails.
+    /// Fails if the means fails.
     fn counts(&mut self) -> Result<Counts> {
         Ok(Counts {
             reset: self.counter(Reason::Reset)?,
             refused: self.counter(Reason::Refused)?,
             unreachable: self.counter(Reason::Unreachable)?,
             handed: self.counter(Reason::Handed)?,
-            // No reader takes packets from that ring.
+            // Without an agent nothing reads the ring of packets that were handed over.
             unanswered: 0,
         })
     }
@@ -117,20 +118,20 @@ impl Fence for Agent {
     }
 }
 
-/// How a client heard of the cut.
+/// How a client was told of the cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
-    /// Packets that had to be sent again.
+    /// How many packets were sent again.
     again: u32,
-    /// Whether the first packet got the answer, or the machine stood still without a break for as long as a retransmission takes.
+    /// Whether the first packet got the answer. Also set where the machine stood still without a break for as long as a retransmission takes.
     at_first: bool,
     took: Duration,
-    /// When the packet is sent again.
+    /// After this time a packet without an answer is sent again.
     resent: Duration,
 }
 
-/// Checks that each client heard of the cut at its first packet, whether that was answered in place or handed to user space. Either all are handed over, or
-/// only those that cannot be resized in a tunnel.
+/// Checks that each client was told of the cut at its first packet, whether that packet was answered in place or handed to user space. Where `in_place` is set,
+/// no packet may be handed over.
 fn heard_at_first(before: Counts, after: Counts, told: &[Told], in_place: bool) -> Result<()> {
     let sent = told.len() as u64 + told.iter().map(|one| u64::from(one.again)).sum::<u64>();
     let answered = after.reset + after.refused - before.reset - before.refused;
@@ -152,7 +153,7 @@ fn heard_at_first(before: Counts, after: Counts, told: &[Told], in_place: bool) 
     all_at_first(told, &format!("{answered} answered in place, {handed} handed over"))
 }
 
-/// Checks that each client was reset at its first packet.
+/// Checks that each client was told at its first packet.
 fn all_at_first(told: &[Told], how: &str) -> Result<()> {
     let late: Vec<&Told> = told.iter().filter(|one| !one.at_first).collect();
     match late.iter().map(|one| one.resent).max() {
@@ -161,7 +162,7 @@ fn all_at_first(told: &[Told], how: &str) -> Result<()> {
     }
 }
 
-/// A flow under test: its client and its destination.
+/// The clients under test: their place and their IP version.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The cluster.
@@ -173,34 +174,34 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// A connection to node B's backend of a Service.
+    /// Opens a connection to node B's backend of a Service.
     ///
     /// # Errors
-    /// Where there is no such connection.
+    /// Fails if no such connection comes up.
     pub fn to_b(&self, service: Service) -> Result<Conn> {
         let to = self.cluster.service(service, self.place, self.family);
         Conn::connect_to(self.cluster.at(self.place), to, "node-b", SOON).with_context(|| self.to_string())
     }
 
-    /// A UDP flow to node B's backend.
+    /// Opens a UDP flow to node B's backend.
     ///
     /// # Errors
-    /// Where there is no such flow.
+    /// Fails if no such flow comes up.
     pub fn udp_to_b(&self) -> Result<UdpConn> {
         let to = self.cluster.service(Service::Dns, self.place, self.family);
         UdpConn::connect_to(self.cluster.at(self.place), to, "node-b", SOON).with_context(|| self.to_string())
     }
 
-    /// Checks that new connections are answered by C or refused, at the first SYN of each.
+    /// Checks that each new connection is answered by node C or refused, at its first SYN.
     ///
     /// # Errors
-    /// Where one waits, or B answers.
+    /// Fails if a connection needs a second SYN, or if node B answers.
     pub fn new_connections(&self, service: Service) -> Result<()> {
         let refused = self.refused(service)?;
         all_at_first(&refused, "new connections").with_context(|| self.to_string())
     }
 
-    /// How many of 24 new connections were refused. The first SYN of all others must reach C.
+    /// Makes 24 new connections. Returns those that were refused. Node C must answer the first SYN of each other connection.
     fn refused(&self, service: Service) -> Result<Vec<Told>> {
         let to = self.cluster.service(service, self.place, self.family);
         let mut served = 0;
@@ -226,22 +227,22 @@ impl Case<'_> {
         Ok(refused)
     }
 
-    /// Everything a flagged node means for this place and IP version: established flows reset, at their next packet where no challenge is sent, new
-    /// ones refused, UDP refused, what is no backend left alone; and after the flag all works again.
+    /// Checks all effects of a flag for this place and IP version. Established connections are reset; one that is not challenged is reset at its next packet.
+    /// New connections to node B are refused. With `udp`, datagrams are refused. Once the flag is withdrawn, all backends of node B answer again.
     ///
     /// # Errors
-    /// Names the check that failed.
+    /// The error names the failed check.
     pub fn cut_and_back(&self, fence: &mut impl Fence, udp: bool) -> Result<()> {
-        let mut kept = self.to_b(Service::Web)?;
+        let mut pod = self.to_b(Service::Web)?;
         let mut host = self.to_b(Service::Host)?;
-        // An agent challenges the clients of the others: these may be reset before they send anything.
+        // An agent challenges the clients of the two connections above, which may so be reset before they send anything. It does not challenge this one.
         let unlisted = (self.place == Place::Pod).then(|| unlisted::to_b(self.cluster, self.family));
         let mut unlisted = unlisted.transpose().with_context(|| self.to_string())?;
         let datagrams = self.udp_to_b()?;
         let before = fence.counts()?;
         fence.flag("node-b")?;
         let mut told = vec![
-            reset(&mut kept).with_context(|| format!("{self}: pod"))?,
+            reset(&mut pod).with_context(|| format!("{self}: pod"))?,
             reset(&mut host).with_context(|| format!("{self}: host network"))?,
         ];
         if let Some(conn) = &mut unlisted {
@@ -272,11 +273,11 @@ impl std::fmt::Display for Case<'_> {
 }
 
 impl Cluster {
-    /// One client of each place and IP version waits in a long poll on node B, whose processes then freeze. Clients hear nothing until the node is flagged.
-    /// Then each is reset within the promised second, without having sent anything. Gives the longest time that took.
+    /// Checks idle clients. One client of each place and IP version waits in a long poll on node B, whose processes then freeze. Clients get nothing until the
+    /// node is flagged. Then each client is reset within the promised time, without having sent anything. Returns the longest time that a reset took.
     ///
     /// # Errors
-    /// Names the check that failed.
+    /// The error names the failed check.
     pub fn idle_clients_are_freed(&self, fence: &mut impl Fence) -> Result<Duration> {
         let mut idle = Vec::new();
         for family in [Family::V4, Family::V6] {
@@ -288,13 +289,13 @@ impl Cluster {
             }
         }
         self.b.freeze()?;
-        let freed = told_of_a_flag(&mut idle, fence);
+        let freed = reset_after_a_flag(&mut idle, fence);
         self.b.thaw()?;
         freed
     }
 }
 
-fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Result<Duration> {
+fn reset_after_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Result<Duration> {
     for (case, conn) in &mut *idle {
         let outcome = conn.wait_end(Duration::from_millis(200));
         ensure!(outcome == Outcome::TimedOut, "{case}: idle client before the flag: {outcome:?}");
@@ -309,25 +310,25 @@ fn told_of_a_flag(idle: &mut [(Case<'_>, Conn)], fence: &mut impl Fence) -> Resu
     Ok(took)
 }
 
-/// Checks that the next request on the connection ends in ECONNRESET, by the answer to its first segment.
+/// Checks that the next request on the connection ends in ECONNRESET, and that the request's first segment got that answer.
 ///
 /// # Errors
-/// Where it ends otherwise, or waited for a retransmission, or the connection had been reset before.
+/// Fails if the request ends otherwise, if it waited for a retransmission, or if the connection had been reset before.
 pub fn reset_at_next_packet(conn: &mut Conn) -> Result<Duration> {
     let told = reset_by_packet(conn)?;
     all_at_first(&[told], "an established connection")?;
     Ok(told.took)
 }
 
-/// As [`reset_at_next_packet`], of a connection whose client an agent challenges: it may have been reset before.
+/// Same as [`reset_at_next_packet`], for a connection whose client an agent challenges. Such a connection may have been reset before the request.
 ///
 /// # Errors
-/// Where the request ends otherwise, or waited for a retransmission.
+/// Fails if the request ends otherwise, or if it waited for a retransmission.
 pub fn reset_by_now(conn: &mut Conn) -> Result<()> {
     all_at_first(&[reset(conn)?], "an established connection")
 }
 
-/// As [`reset`], by a segment that the request sent.
+/// Same as [`reset`], but the request must have sent a segment before the reset.
 fn reset_by_packet(conn: &mut Conn) -> Result<Told> {
     let before = data_segments(&conn.stream)?;
     let told = reset(conn)?;
@@ -346,10 +347,10 @@ fn reset(conn: &mut Conn) -> Result<Told> {
     Ok(Told { again, at_first, took, resent: FIRST_SEGMENT })
 }
 
-/// Checks the sums of every captured packet, and that at least one RST arrived from `from`.
+/// Checks the checksums of every captured packet, and that at least one RST came from `from`.
 ///
 /// # Errors
-/// Names the first packet whose sum is wrong, or says that no RST arrived.
+/// Fails if a checksum is wrong or no RST arrived. The error names the first packet whose checksum is wrong.
 pub fn sums_hold(frames: &[Frame], from: IpAddr) -> Result<()> {
     for frame in frames {
         frame.verify()?;
@@ -360,11 +361,11 @@ pub fn sums_hold(frames: &[Frame], from: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// All checks, with the real agent and CLI. For every place and IP version: cut, and back. Then idle clients of a node whose processes are frozen. Flows to
-/// node C go on all the while. Gives the agent's status and its counts of packets.
+/// Runs all checks with the real agent and CLI: [`Case::cut_and_back`] for every place and IP version, with load on node C, and then
+/// [`Cluster::idle_clients_are_freed`]. Returns the agent's status and its counts of packets.
 ///
 /// # Errors
-/// Names the check that failed, with the agent's log.
+/// The error names the failed check and has the agent's log.
 pub fn matrix(options: Options) -> Result<(serde_json::Value, Counts)> {
     let cluster = Cluster::new(options)?;
     let mut agent = cluster.agent()?;
@@ -378,18 +379,18 @@ pub fn matrix(options: Options) -> Result<(serde_json::Value, Counts)> {
     })
 }
 
-/// Packets by how they were answered.
+/// Numbers of packets, by how they were answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
-    /// Made into a RST in place.
+    /// Answered in place by a RST.
     pub reset: u64,
-    /// Made into RST|ACK in place.
+    /// Answered in place by RST|ACK.
     pub refused: u64,
-    /// Made into ICMP port unreachable in place.
+    /// Answered in place by an ICMP port unreachable.
     pub unreachable: u64,
     /// Dropped, and handed to the agent to answer.
     pub handed: u64,
-    /// Of the packets handed over: not answered.
+    /// Handed over, and not answered.
     pub unanswered: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Clients. Their sockets are made in a namespace and then used from any thread.
+//! Clients of the test servers. A client's socket is made in a namespace and can then be used from any thread.
 
 mod outcome;
 mod udp;
@@ -23,27 +23,27 @@ pub use udp::UdpConn;
 
 use crate::{Netns, tcp_info, watch};
 
-/// How long an acknowledgement is waited for on a way that works.
+/// How long [`Conn::settle`] waits for an acknowledgement, which must come on a path that works.
 const SETTLED: Duration = Duration::from_secs(10);
-/// A SYN that gets no answer is sent again after a second (RFC 6298 section 2.1). A shorter connect did not wait for that.
+/// A connect that took less than this time did not wait for a second SYN. A SYN without an answer is sent again after a second (RFC 6298 section 2.1).
 pub const FIRST_SYN: Duration = Duration::from_millis(900);
 
-/// Bytes that encode their own position: a shifted, lost or doubled piece never compares equal.
+/// Bytes that depend on their position, so that a shifted, lost or doubled piece does not compare equal.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Protocols whose sockets are used as TCP's are.
+/// Protocols other than TCP whose sockets are used like TCP's.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
-    /// An association that is used as a connection ("one-to-one").
+    /// SCTP: an association that is used like a connection ("one-to-one").
     Sctp,
     /// Multipath TCP.
     Mptcp,
 }
 
 impl Over {
-    /// The arguments of [`socket_with`].
+    /// The protocol argument of [`socket_with`].
     pub fn protocol(self) -> Protocol {
         match self {
             Self::Sctp => ipproto::SCTP,
@@ -52,7 +52,7 @@ impl Over {
     }
 }
 
-/// A TCP connection to a `nodefence-peer`, or one over something else.
+/// A connection to a `nodefence-peer`, over TCP or another protocol ([`Over`]).
 #[derive(Debug)]
 pub struct Conn {
     /// The socket.
@@ -60,19 +60,20 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Connects from `ns` within `limit`; reads and writes get the same limit.
+    /// Connects from `ns` within `limit`. Reads and writes get the same limit.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
         Self::attempt(ns, to, limit).conn
     }
 
-    /// As [`Conn::connect`]; also gives how the attempt went.
+    /// Same as [`Conn::connect`], but returns all about the attempt.
     pub fn attempt(ns: &Netns, to: SocketAddr, limit: Duration) -> Attempt {
         let began = Instant::now();
         let opened = open(ns, to, limit, None).and_then(|(stream, connected)| {
-            // The kernel still counts for a connection that failed, until it is closed or connected once more (`tcp_disconnect`, net/ipv4/tcp.c).
+            // The counter is valid for a failed connection too: the kernel clears it only once the socket is closed or connected once more (`tcp_disconnect`,
+            // net/ipv4/tcp.c).
             Ok((tcp_info::retransmitted(&stream)?, stream, connected))
         });
         let took = began.elapsed();
@@ -86,10 +87,10 @@ impl Conn {
         }
     }
 
-    /// Checks that the first SYN is answered by a refusal.
+    /// Checks that the first SYN of a new connection is refused.
     ///
     /// # Errors
-    /// Where the first SYN got another answer, or a later SYN was refused.
+    /// Fails if the first SYN got another answer, or if a later SYN was refused.
     pub fn refused_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<()> {
         let attempt = Self::attempt(ns, to, limit);
         attempt.at_first_syn().with_context(|| format!("new connection to {to}"))?;
@@ -99,10 +100,10 @@ impl Conn {
         }
     }
 
-    /// Checks that a new connection is answered without a retransmission; gives the name of the backend.
+    /// Checks that a request on a new connection is answered without a retransmission. Returns the name of the backend.
     ///
     /// # Errors
-    /// Where the connection was not answered, or something was sent again.
+    /// Fails if the request was not answered, or if a segment was sent again.
     pub fn answered_at_once(ns: &Netns, to: SocketAddr, limit: Duration) -> Result<String> {
         let begun = Instant::now();
         let mut conn = Self::connect(ns, to, limit)?;
@@ -119,15 +120,15 @@ impl Conn {
     /// Connects until the balancer has picked the backend `name`.
     ///
     /// # Errors
-    /// Where a connection fails or is refused, or 200 of them all went elsewhere.
+    /// Fails if a connection fails or is refused, or if 200 connections all went elsewhere.
     pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         Self::until(to, name, || Self::connect(ns, to, limit))
     }
 
-    /// As [`Conn::connect_to`], where other backends may refuse since their nodes are flagged.
+    /// Same as [`Conn::connect_to`], but other backends may refuse, since their nodes are flagged.
     ///
     /// # Errors
-    /// As there, but for refusals.
+    /// Fails as [`Conn::connect_to`] does, except for refusals.
     pub fn connect_beside_flagged(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         Self::until(to, name, || {
             let attempts = (0..200).map(|_| Self::connect(ns, to, limit));
@@ -138,19 +139,19 @@ impl Conn {
         })
     }
 
-    /// As [`Conn::connect`], over something else than TCP.
+    /// Same as [`Conn::connect`], over another protocol than TCP.
     ///
     /// # Errors
-    /// As there, and where the kernel lacks it.
+    /// Fails as [`Conn::connect`] does, or if the kernel lacks the protocol.
     pub fn over(over: Over, ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
         let (stream, connected) = open(ns, to, limit, Some(over.protocol()))?;
         connected.map(|()| Self { stream })
     }
 
-    /// As [`Conn::connect_to`], over something else than TCP.
+    /// Same as [`Conn::connect_to`], over another protocol than TCP.
     ///
     /// # Errors
-    /// As there, and where the kernel lacks it.
+    /// Fails as [`Conn::connect_to`] does, or if the kernel lacks the protocol.
     pub fn over_to(over: Over, ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         Self::until(to, name, || Self::over(over, ns, to, limit))
     }
@@ -165,19 +166,19 @@ impl Conn {
         bail!("200 connections to {to} and none went to {name}")
     }
 
-    /// Sets the limit of reads and writes; `None`: for ever.
+    /// Sets the time limit of reads and writes. `None` means no limit.
     ///
     /// # Errors
-    /// For a zero duration.
+    /// Fails if the duration is zero.
     pub fn limit(&self, limit: Option<Duration>) -> std::io::Result<()> {
         self.stream.set_read_timeout(limit)?;
         self.stream.set_write_timeout(limit)
     }
 
-    /// The name of the backend behind this connection.
+    /// Asks the backend behind this connection for its name.
     ///
     /// # Errors
-    /// The socket's error; `TimedOut`/`WouldBlock` at the limit.
+    /// Fails with the socket's error. At the limit that is `TimedOut` or `WouldBlock`.
     pub fn who(&mut self) -> std::io::Result<String> {
         self.stream.write_all(b"w")?;
         let mut name = Vec::new();
@@ -191,7 +192,7 @@ impl Conn {
         }
     }
 
-    /// One small request, as an outcome.
+    /// Makes one small request and returns its outcome.
     pub fn request(&mut self) -> Outcome {
         Outcome::from_result(self.who())
     }
@@ -199,7 +200,7 @@ impl Conn {
     /// Sends bytes and reads them back.
     ///
     /// # Errors
-    /// The socket's error, or `InvalidData` where other bytes came back.
+    /// Fails with the socket's error, or with `InvalidData` if other bytes came back.
     pub fn echo(&mut self, payload: &[u8]) -> std::io::Result<()> {
         let mut request = header(b'e', payload.len());
         request.extend_from_slice(payload);
@@ -209,10 +210,10 @@ impl Conn {
         if back == payload { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
-    /// Announces an upload of `len` bytes, to be written to `stream`; the server answers `k` at its end.
+    /// Announces an upload of `len` bytes, which the caller writes to `stream`. The server answers `k` once it has all of them.
     ///
     /// # Errors
-    /// The socket's error.
+    /// Fails with the socket's error.
     pub fn start_upload(&mut self, len: usize) -> std::io::Result<()> {
         self.stream.write_all(&header(b's', len))
     }
@@ -220,7 +221,7 @@ impl Conn {
     /// Downloads `len` bytes of [`pattern`] and compares them.
     ///
     /// # Errors
-    /// The socket's error, or `InvalidData` where other bytes came.
+    /// Fails with the socket's error, or with `InvalidData` if other bytes came.
     pub fn download(&mut self, len: usize) -> std::io::Result<()> {
         self.stream.write_all(&header(b'd', len))?;
         let mut got = vec![0; len];
@@ -228,27 +229,27 @@ impl Conn {
         if got == pattern(len) { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
-    /// Asks for an answer that never comes (a long poll).
+    /// Sends a request that is never answered (a long poll).
     ///
     /// # Errors
-    /// The socket's error.
+    /// Fails with the socket's error.
     pub fn long_poll(&mut self) -> std::io::Result<()> {
         self.stream.write_all(b"p")
     }
 
-    /// Waits until all that was sent over TCP is acknowledged. From then on the connection sends nothing by itself, whatever becomes of the path under it.
+    /// Waits until all that was sent over TCP is acknowledged. From then on the connection sends nothing by itself, whatever happens to the path.
     ///
     /// # Errors
-    /// Where that is not so after ten seconds.
+    /// Fails if something is still unacknowledged after ten seconds.
     pub fn settle(&self) -> anyhow::Result<()> {
         let settled = || tcp_info::unacknowledged(&self.stream).is_ok_and(|segments| segments == 0);
         wait_until("all that was sent is acknowledged", SETTLED, settled).map(drop)
     }
 
-    /// Waits for the end of the connection without sending, however long that takes.
+    /// Waits for the end of the connection without sending and without a time limit.
     ///
     /// # Errors
-    /// The error by which the connection ended. Nothing where the other end closed it in order, or has sent something.
+    /// Fails with the error by which the connection ended. Succeeds if the other end closed the connection in order, or sent something.
     pub fn wait_for_ever(&mut self) -> std::io::Result<()> {
         self.stream.set_read_timeout(None)?;
         loop {
@@ -259,7 +260,7 @@ impl Conn {
         }
     }
 
-    /// Waits for the end of the connection without sending, at most `limit`.
+    /// Waits for the end of the connection without sending, for at most `limit`.
     pub fn wait_end(&mut self, limit: Duration) -> Outcome {
         if self.stream.set_read_timeout(Some(limit)).is_err() {
             return Outcome::Other;
@@ -269,7 +270,7 @@ impl Conn {
             return match self.stream.read(&mut byte) {
                 Ok(0) => Outcome::Other,
                 Ok(_) => Outcome::Answered,
-                // A read with a time limit is not restarted after the machine was stopped and went on (signal(7)).
+                // A read with a time limit fails with EINTR after the process was stopped and continued (signal(7)).
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => Outcome::of(&error),
             };
@@ -277,14 +278,14 @@ impl Conn {
     }
 }
 
-/// A socket of `ns`, and whether it is connected.
+/// Makes a socket in `ns` and connects it. Returns the socket even where the connect failed.
 fn open(
     ns: &Netns,
     to: SocketAddr,
     limit: Duration,
     protocol: Option<Protocol>,
 ) -> std::io::Result<(TcpStream, std::io::Result<()>)> {
-    // Only the socket is made in the namespace's thread, so a connection that waits holds up nobody else there.
+    // Only the socket is made in the namespace's thread, so that a connect that waits delays no other work of that thread.
     let domain = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = TcpStream::from(ns.run(move || socket_with(domain, SocketType::STREAM, flags, protocol))?);
@@ -314,24 +315,25 @@ fn connected(stream: &TcpStream, to: SocketAddr, limit: Duration) -> std::io::Re
 /// How a new connection went.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The connection, or why there is none.
+    /// The connection, or the error of the connect.
     pub conn: std::io::Result<Conn>,
-    /// How many times its SYN was sent again.
+    /// How often the SYN was sent again.
     pub again: u32,
-    /// How long it took.
+    /// How long the attempt took.
     pub took: Duration,
-    /// The longest time that the machine stood still without a break meanwhile: many short stops cause no retransmission of a SYN.
+    /// The longest time that the machine stood still without a break meanwhile. Many short stops cause no retransmission of a SYN.
     pub still: Duration,
 }
 
 impl Attempt {
     /// Checks that the first SYN got the answer.
     ///
-    /// A server may still have a connection of the same ports, whose client was reset. That server answers the SYN by an acknowledgement. Then the client resets
-    /// that connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c, since 5.6), with or without us.
+    /// A quick second SYN is allowed. A server may still have a connection of the same ports, whose client was reset. That server answers the SYN by an
+    /// acknowledgement. Then the client resets that connection and sends its SYN again after two ticks (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c,
+    /// since 5.6), with or without nodefence.
     ///
     /// # Errors
-    /// Where the SYN was sent again for want of an answer, and the machine did not stand still without a break for as long as that takes.
+    /// Fails if the SYN was sent again for want of an answer. A machine that stood still without a break for as long as that takes excuses this.
     pub fn at_first_syn(&self) -> Result<()> {
         if self.again > 0 && self.took >= FIRST_SYN && self.still < FIRST_SYN {
             let text = format!(
@@ -346,7 +348,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// One request on the connection; with the name of the backend.
+    /// Makes one request on the connection. Returns its outcome and the name of the backend.
     pub fn request(self) -> (Outcome, Option<String>) {
         match self.conn.and_then(|mut conn| conn.who()) {
             Ok(name) => (Outcome::Answered, Some(name)),
@@ -361,15 +363,15 @@ fn header(op: u8, len: usize) -> Vec<u8> {
     header
 }
 
-/// One new connection and one request on it, all within `limit`; with the name of the backend.
+/// Makes a new connection and one request on it. Each step has the limit `limit`. Returns the outcome and the name of the backend.
 pub fn try_new(ns: &Netns, to: SocketAddr, limit: Duration) -> (Outcome, Option<String>) {
     Conn::attempt(ns, to, limit).request()
 }
 
-/// Calls `ready` every 10 ms until it says yes.
+/// Calls `ready` every 10 ms until it says yes. Returns how long that took.
 ///
 /// # Errors
-/// Where it did not within `limit`.
+/// Fails if `ready` still says no after `limit`.
 pub fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<Duration> {
     let start = Instant::now();
     loop {

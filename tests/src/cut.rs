@@ -15,21 +15,21 @@ use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, PortKey, Verdict, 
 
 use crate::{Cluster, Family, Node, expected::ExpectedMaps, topology::Service};
 
-/// Node B, flagged in node A's maps for two minutes.
+/// A cut of node B, which is flagged in node A's maps for two minutes.
 pub struct Cut {
-    /// Node A's dataplane. Its attachments outlive the drop, until the namespace ends.
+    /// Node A's dataplane. Its attachments stay after the drop, until the namespace ends.
     pub dataplane: Dataplane,
-    /// Indexes of the devices it is attached to.
+    /// Indexes of the devices to which the dataplane is attached.
     pub attached: HashSet<u32>,
     /// Node B's backends.
     pub backends: Backends<usize>,
 }
 
 impl Cut {
-    /// Loads, attaches and flags.
+    /// Loads the programs, attaches them to node A's devices, and flags node B.
     ///
     /// # Panics
-    /// Where any of it fails.
+    /// Panics if one of these steps fails.
     pub fn node_b(cluster: &Cluster) -> Self {
         let wanted = flagged(&cluster.b);
         let devices: Vec<String> = cluster.interfaces().into_iter().map(str::to_owned).collect();
@@ -65,7 +65,7 @@ fn flagged(b: &Node) -> ExpectedMaps {
     ExpectedMaps { tables: Tables { backends, ports }, nodes }
 }
 
-/// A node's entry with a verdict that holds for this many seconds. Cut packets are refused.
+/// A node's entry with a verdict that holds for this many seconds and refuses packets.
 pub(crate) fn entry(verdict: Verdict, seconds: u64) -> NodeEntry {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec());
     NodeEntry {
@@ -77,7 +77,7 @@ pub(crate) fn entry(verdict: Verdict, seconds: u64) -> NodeEntry {
     }
 }
 
-/// A node's backends and ports under its index: its pod by address, its host-network server by address, port and protocol.
+/// A node's backends and ports under this index. The node's pod is a backend by address, its host-network server by address, port and protocol.
 pub(crate) fn backends_of(node: &Node, index: u32) -> (HashMap<Addr, BackendEntry>, HashMap<PortKey, u32>) {
     let mut backends = HashMap::new();
     let mut ports = HashMap::new();

@@ -1,4 +1,4 @@
-//! The list of topologies that a whole matrix runs in: one test each, with the same names in every file that uses it.
+//! The topologies in which a matrix of checks runs. Each topology is a test, with the same name in every file that uses the list.
 
 /// Makes a test of each topology that this machine's kernel can always build; `$matrix` is a function of [`Options`](crate::Options).
 #[macro_export]

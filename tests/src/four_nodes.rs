@@ -1,4 +1,4 @@
-//! An agent's node alone, and a cluster file with four nodes: for tests that need no traffic.
+//! The namespace of an agent's node, and a cluster file with four nodes, for tests that need no traffic.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::Netns;
 
-/// The node of the agent is `node-a`.
+/// The cluster file. The agent's node is `node-a`.
 pub const FILE: &str = "nodes:
 - {name: node-a, address: 10.9.0.1, backends: [{address: 10.9.4.1}]}
 - name: node-b
@@ -18,10 +18,10 @@ pub const FILE: &str = "nodes:
 - {name: node-d, address: 10.9.0.14, backends: [{address: 10.9.3.1}]}
 ";
 
-/// A namespace whose device `v0` leads to the others.
+/// Makes the namespace of `node-a`. Its device `v0` leads to the other nodes' addresses.
 ///
 /// # Errors
-/// Where it cannot be made.
+/// Fails if the namespace cannot be made.
 pub fn namespace(name: &str) -> Result<Arc<Netns>> {
     let ns = Arc::new(Netns::new(name)?);
     ns.ip("link add v0 type veth peer name v1

@@ -1,4 +1,4 @@
-//! A node behind IPVS as kube-proxy sets it, a snapshot of its tables, and `ipvsadm`'s view of them.
+//! A node whose proxy is IPVS with kube-proxy's sysctls, a snapshot of its IPVS tables, and `ipvsadm`'s view of them.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -7,36 +7,36 @@ use nodefence::ipvs::{Destination, Error, Ipvs, Service, ServiceKey};
 
 use crate::{Cluster, Netns, Options, Proxy};
 
-/// The sysctls that kube-proxy switches on in its ipvs mode, below `/proc/sys/net` (`NewProxier`, pkg/proxy/ipvs/proxier.go).
+/// The sysctls below `/proc/sys/net` that kube-proxy switches on in its ipvs mode (`NewProxier`, pkg/proxy/ipvs/proxier.go).
 pub const SWITCHES: [&str; 3] =
     ["ipv4/vs/conntrack", "ipv4/vs/expire_nodest_conn", "ipv4/vs/expire_quiescent_template"];
 
-/// Switches them on.
+/// Switches on [`SWITCHES`].
 ///
 /// # Errors
-/// Where the kernel has no IPVS.
+/// Fails if the kernel has no IPVS.
 pub fn switch_on(ns: &Netns) -> Result<()> {
     SWITCHES.iter().try_for_each(|switch| ns.sysctl(switch, "1"))
 }
 
-/// A cluster whose node A is behind IPVS, as kube-proxy sets it.
+/// A cluster whose node A uses IPVS, with kube-proxy's sysctls.
 ///
 /// # Errors
-/// As [`Cluster::new`].
+/// Fails as [`Cluster::new`] does.
 pub fn cluster() -> Result<Cluster> {
     let cluster = Cluster::new(Options { proxy: Proxy::Ipvs, ..Options::default() })?;
     switch_on(&cluster.a.ns)?;
     Ok(cluster)
 }
 
-/// A snapshot of the tables, as far as they stood still.
+/// A snapshot of the tables. It is exact only if nothing changed during the reading.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// By key.
+    /// Services by their keys.
     pub services: BTreeMap<ServiceKey, VirtualServer>,
-    /// Answers that could not be read; their rows are missing here.
+    /// How many answers could not be read. Their rows are missing here.
     pub malformed: usize,
-    /// Each reading of a list met a change of it: rows may be missing, or be gone already.
+    /// Whether each reading of some list met a change of that list. Then rows may be missing, or may be gone from the kernel already.
     pub incomplete: bool,
 }
 
@@ -45,23 +45,23 @@ pub struct Snapshot {
 pub struct VirtualServer {
     /// The service.
     pub service: Service,
-    /// In order of their addresses.
+    /// The destinations, in the order of their addresses.
     pub destinations: Vec<Destination>,
 }
 
 impl Snapshot {
-    /// All services with their destinations. A change during the reading may be in it or not. All that does not change is in it, but for a service that two
-    /// readings in a row passed over.
+    /// Reads all services with their destinations. A change during the reading may be included or not. Everything that does not change is included, except for
+    /// a service that two readings in a row passed over.
     ///
     /// # Errors
-    /// Those of [`Ipvs::services`] and [`Ipvs::service`].
+    /// Fails as [`Ipvs::services`], [`Ipvs::destinations`] and [`Ipvs::service`] do.
     pub fn read(ipvs: &mut Ipvs) -> Result<Self, Error> {
         let listed = ipvs.services()?;
         let mut all =
             Self { services: BTreeMap::new(), malformed: listed.malformed, incomplete: listed.incomplete };
         for service in listed.items {
             let found = ipvs.destinations(&service.key)?;
-            // The kernel lists the destinations of a service that is gone as none.
+            // For a service that is gone, the kernel lists no destinations.
             if found.items.is_empty() && found.malformed == 0 && ipvs.service(&service.key)?.is_none() {
                 continue;
             }
@@ -72,23 +72,23 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// Every pair of service and destination: one pod may stand behind many services.
+    /// Every pair of service and destination. One pod may be behind many services.
     pub fn pairs(&self) -> impl Iterator<Item = (&Service, &Destination)> {
         self.services.values().flat_map(|server| {
             server.destinations.iter().map(move |destination| (&server.service, destination))
         })
     }
 
-    /// One pair.
+    /// The destination with this address of the service with this key.
     pub fn pair(&self, key: &ServiceKey, address: SocketAddr) -> Option<&Destination> {
         self.services.get(key)?.destinations.iter().find(|destination| destination.address == address)
     }
 }
 
-/// Lines of `ipvsadm -Sn` (what `ipvsadm-save -n` prints), in order. Thresholds are not among them.
+/// The sorted lines of `ipvsadm -Sn`, which `ipvsadm-save -n` prints too. They have no thresholds.
 ///
 /// # Errors
-/// Where `ipvsadm` fails.
+/// Fails if `ipvsadm` fails.
 pub fn saved(ns: &Netns) -> Result<Vec<String>> {
     let mut lines: Vec<String> = ns.exec("ipvsadm -Sn")?.lines().map(|line| line.trim().to_owned()).collect();
     lines.sort();

@@ -1,7 +1,7 @@
-//! Shared parts of the integration tests: namespaces, topologies, servers, clients and captures.
+//! The library of the integration tests: namespaces, topologies, servers, clients and captures.
 //!
-//! Nothing here touches the machine's own network namespace. A [`Netns`] lives in a thread, so all of it (devices, mounts, pins, child processes) is gone
-//! once the test's process is, however that ended.
+//! Nothing here changes the machine's own network namespace. A thread holds each [`Netns`]. So everything in it (devices, mounts, pins, child processes) ends
+//! with the test's process, for whatever reason that ended.
 
 pub mod agent;
 pub mod ambush;
@@ -45,12 +45,12 @@ pub use netns::Netns;
 pub use proc::Proc;
 pub use topology::{Cluster, Family, Node, Options, Overlay, Place, Proxy};
 
-/// Whether this machine's processor is an emulated one, which stands still for seconds now and then.
+/// Whether this machine's processor is emulated. An emulated processor sometimes stands still for seconds.
 pub fn emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }
 
-/// Whether tests wait for the own periods of the kernel, kube-proxy and the command line, in place of shorter ones: `NODEFENCE_LONG_TESTS` is set.
+/// Whether `NODEFENCE_LONG_TESTS` is set. Then tests use the default periods of the kernel, kube-proxy and the command line, in place of shorter ones.
 pub fn long() -> bool {
     std::env::var_os("NODEFENCE_LONG_TESTS").is_some()
 }

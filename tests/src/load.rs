@@ -1,5 +1,5 @@
-//! Load: established flows, new connections at a rate, counted datagrams, and any work that repeats until it is told to stop. For tests, the demo and the
-//! benchmarks.
+//! Load for tests, the demo and the benchmarks: established flows, new connections at a rate, counted datagrams, and any work that repeats until it is told to
+//! stop.
 
 pub mod acks;
 pub mod connections;
@@ -26,13 +26,13 @@ use nix::{
     sys::resource::{Resource, getrlimit, setrlimit},
 };
 
-/// Descriptors that are left to everything but flows.
+/// The number of file descriptors that flows leave free for everything else.
 const SPARE_FILES: u64 = 400;
 
-/// Repeats `each` until it is told to stop, with the pause that each call gives. Gives how often it ran.
+/// Repeats `one` until `stop` is set. Each call returns the pause after it. Returns the number of calls.
 ///
 /// # Errors
-/// The first error of a call, which ends the loop.
+/// Fails with the first error of a call, which ends the loop.
 pub fn repeat(stop: &AtomicBool, mut one: impl FnMut() -> Result<Duration>) -> Result<u64> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -43,10 +43,11 @@ pub fn repeat(stop: &AtomicBool, mut one: impl FnMut() -> Result<Duration>) -> R
     Ok(count)
 }
 
-/// Begins `each` every `every` until it is told to stop, each time in a thread of its own: one that waits holds up none. Gives all outcomes.
+/// Starts a call of `one` at each interval `every` until `stop` is set. Each call has a thread of its own, so that a call that waits delays no other. Returns
+/// the results of all calls.
 ///
 /// # Errors
-/// Where one panicked.
+/// Fails if a call panicked.
 pub fn at_intervals<T: Send>(
     stop: &AtomicBool,
     every: Duration,
@@ -64,7 +65,7 @@ pub fn at_intervals<T: Send>(
     })
 }
 
-/// Does `work` while each of `clients` runs in a thread of its own. Clients are told to stop once `work` is done. Gives the outcome of `work`, and of each
+/// Does `work` while each of `clients` runs in a thread of its own. Tells the clients to stop once `work` is done. Returns the result of `work` and of each
 /// client.
 pub fn under<T: Send, R>(
     clients: impl IntoIterator<Item = impl FnOnce(&AtomicBool) -> Result<T> + Send>,
@@ -81,7 +82,7 @@ pub fn under<T: Send, R>(
     })
 }
 
-/// Tells clients to stop when dropped, also where the work beside them panics.
+/// Tells clients to stop when this is dropped, also if the work beside them panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -94,7 +95,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T> {
     thread.join().ok().context("a thread of the load panicked")
 }
 
-/// Threads that go on until they are told to stop: at the latest when this is dropped.
+/// Threads that run until they are told to stop, which is when this is dropped at the latest.
 #[derive(Debug)]
 pub struct Running<T> {
     stop: Arc<AtomicBool>,
@@ -113,26 +114,26 @@ impl<T: Send + 'static> Running<T> {
         Arc::clone(&self.stop)
     }
 
-    /// Starts one more.
+    /// Starts one more thread.
     pub fn start(&mut self, work: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static) {
         let stop = self.stop();
         self.threads.push(std::thread::spawn(move || work(&stop)));
     }
 
-    /// Adds a running thread, which reads [`Running::stop`] by itself.
+    /// Adds a running thread, which must read the flag of [`Running::stop`] itself.
     pub fn add(&mut self, thread: JoinHandle<Result<T>>) {
         self.threads.push(thread);
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub fn count(&self) -> usize {
         self.threads.len()
     }
 
-    /// Tells all to stop and waits for their ends. Gives their outcomes in the order of their start.
+    /// Tells all threads to stop and waits for their ends. Returns their results in the order of their start.
     ///
     /// # Errors
-    /// The first error of a thread.
+    /// Fails with the first error of a thread.
     pub fn finish(mut self) -> Result<Vec<T>> {
         self.stop.store(true, Ordering::Relaxed);
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
@@ -146,11 +147,11 @@ impl<T> Drop for Running<T> {
     }
 }
 
-/// How many flows one worker (a thread with a table of files of its own) can hold. A process may not be allowed to
-/// raise its limit of open files (CAP_SYS_RESOURCE), but the limit holds for each table.
+/// The number of flows that one worker can hold. A worker is a thread with a table of files of its own. The limit of open files holds for each table, so more
+/// workers hold more flows even where the process may not raise the limit (CAP_SYS_RESOURCE).
 ///
 /// # Errors
-/// Where there is hardly room for any.
+/// Fails if the limit leaves hardly any room for flows.
 pub fn per_worker() -> Result<usize> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.max(65_536 + SPARE_FILES);
@@ -171,7 +172,7 @@ pub fn per_worker() -> Result<usize> {
 /// Gives the calling thread a table of files of its own.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn own_files() -> Result<()> {
     unshare(CloneFlags::CLONE_FILES).context("cannot give a worker its own table of files")
 }

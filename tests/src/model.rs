@@ -1,5 +1,5 @@
-//! A plain model of what the programs must do with a packet, written from the specification alone: no code, no type and no
-//! constant of the kernel programs. Slow and simple on purpose.
+//! A model of what the programs must do with a packet. It is written from the specification alone and uses no code, no type and no constant of the kernel
+//! programs. It is slow and simple on purpose.
 use std::collections::{HashMap, HashSet};
 
 mod headers;
@@ -7,114 +7,114 @@ mod headers;
 pub use headers::{Hook, Ip};
 use headers::{Lack, Seen, Tcp, find_ip, is_mapped, read_v4, read_v6, transport};
 
-/// The operator's order for a node.
+/// What the operator wants done with packets to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Nothing: healthy.
+    /// Nothing: the node is healthy.
     Nothing,
-    /// Refuse with RST and ICMP.
+    /// Refuse packets by RST and ICMP.
     Refuse,
-    /// Drop.
+    /// Drop packets without an answer.
     Drop,
-    /// Count only.
+    /// Count packets, and let them pass.
     Observe,
-    /// The own node.
+    /// Nothing: it is the own node.
     Ignore,
 }
 
 /// A node.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
-    /// The order.
+    /// The operator's order.
     pub order: Order,
-    /// The time until which it holds has passed.
+    /// Whether the verdict has lapsed.
     pub lapsed: bool,
-    /// Its generation.
+    /// The generation of the node's index.
     pub generation: u32,
 }
 
 /// A backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend {
-    /// Its node.
+    /// The index of the node.
     pub node: u32,
-    /// The node's generation when it was written.
+    /// The generation of the node's index when the backend was written.
     pub generation: u32,
-    /// Only some ports of the address are backends.
+    /// Whether only some ports of the address are backends.
     pub host_network: bool,
 }
 
-/// All that the programs know.
+/// Everything that the programs know.
 #[derive(Clone, Default, Debug)]
 pub struct World {
     /// Backends by address.
     pub backends: HashMap<Ip, Backend>,
-    /// Host-network endpoints: address, port, protocol.
+    /// Host-network endpoints, by address, port and protocol.
     pub ports: HashSet<(Ip, u16, u8)>,
-    /// Exempt ports: address, port, protocol. Where only some ports of the address are backends, these ports alone pass. Otherwise all of the address
-    /// passes, but for [`World::cut`].
+    /// Exempt ports, by address, port and protocol. If only some ports of the address are backends, only the exempt ports pass. Otherwise the whole address
+    /// passes, except for [`World::cut`].
     pub exempt: HashSet<(Ip, u16, u8)>,
-    /// Ports of exempt addresses that are cut: address, port, protocol.
+    /// Ports of exempt addresses that are cut, by address, port and protocol.
     pub cut: HashSet<(Ip, u16, u8)>,
     /// Nodes by index.
     pub nodes: HashMap<u32, Node>,
-    /// MAC address of the device that XDP runs on.
+    /// The MAC address of the device on which XDP runs.
     pub mac: [u8; 6],
-    /// MAC addresses of this node's devices.
+    /// The MAC addresses of this node's devices.
     pub own_macs: HashSet<[u8; 6]>,
-    /// Ids of the outer and the inner VLAN tag of what leaves on a route to a backend; 0 where there is none.
+    /// The ids of the outer and the inner VLAN tag of packets that leave by a route to a backend. 0 means no tag.
     pub route_vlans: HashSet<(u16, u16)>,
-    /// Whether user space takes packets to rescue.
+    /// Whether user space accepts packets to rescue.
     pub rescues: bool,
-    /// Whether this kernel leaves a redirected answer untranslated, so that user space makes every answer.
+    /// Whether user space makes every answer, because this kernel leaves a redirected answer untranslated.
     pub injects: bool,
-    /// Whether VLAN devices lie on the device that XDP runs on.
+    /// Whether there are VLAN devices on the device on which XDP runs.
     pub vlans: bool,
-    /// Whether XDP runs on skbs there.
+    /// Whether XDP runs on skbs there (generic XDP).
     pub generic: bool,
-    /// The budgets of a second.
+    /// The budgets for a second.
     pub budgets: Budgets,
 }
 
-/// The budgets of the machine or of a processor for a second, or the rest of them.
+/// The budgets for a second, or what is left of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Budgets {
-    /// ICMP answers of the machine.
+    /// ICMP answers, for the machine.
     pub icmp: u32,
-    /// TCP answers that user space makes for the machine.
+    /// TCP answers that user space makes, for the machine.
     pub answers: u32,
-    /// Samples of what is cut, of a processor.
+    /// Samples of cut packets, for each processor.
     pub samples: u32,
 }
 
 /// The fate of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Goes on unchanged.
+    /// The packet passes unchanged.
     Pass,
-    /// Is gone.
+    /// The packet is dropped.
     Drop,
-    /// Is gone, and this goes back.
+    /// The packet is dropped, and this packet goes back.
     Answer(Vec<u8>),
 }
 
-/// The fate of a packet, its counter, and the record for user space.
+/// The judgement of a packet: its fate, its counter, and the records for user space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
     /// The packet's fate.
     pub fate: Fate,
-    /// Name of the counter.
+    /// The name of the counter that counts the packet.
     pub counted: Option<&'static str>,
-    /// The counter that a sample of the packet names.
+    /// The name of the counter in the sample of the packet. `None` without a sample.
     pub sample: Option<&'static str>,
-    /// Takes one of the ICMP answers.
+    /// Whether the answer takes one from the budget of ICMP answers.
     pub icmp: bool,
-    /// Node of the destination and offset of the IP header, where the destination is a backend.
+    /// The node of the destination and the offset of the IP header, if the destination is a backend.
     pub to: Option<(u32, usize)>,
 }
 
 impl Judgement {
-    /// The verdict where this much is `left` of the second's budgets.
+    /// The judgement when this is `left` of the second's budgets, from which the packet's parts are taken.
     pub fn within(mut self, left: &mut Budgets) -> Self {
         if self.icmp {
             if left.icmp == 0 {
@@ -156,12 +156,12 @@ fn dropped(counted: &'static str) -> Judgement {
     judged(Fate::Drop, Some(counted))
 }
 
-/// Cut without an answer.
+/// The packet is cut without an answer.
 fn cut(counted: &'static str) -> Judgement {
     Judgement { sample: Some(counted), ..dropped(counted) }
 }
 
-/// Cut with an answer, made by the programs (`Some`) or by user space.
+/// The packet is cut with an answer. The programs make the answer (`Some`), or user space does (`None`).
 fn answered(counted: &'static str, packet: Option<Vec<u8>>) -> Judgement {
     let judgement = match packet {
         Some(packet) => judged(Fate::Answer(packet), Some(counted)),
@@ -170,16 +170,17 @@ fn answered(counted: &'static str, packet: Option<Vec<u8>>) -> Judgement {
     Judgement { sample: Some(counted), icmp: counted == "unreachable", ..judgement }
 }
 
+/// Whether an answer may be sent to or from an address.
 fn answerable(ip: &[u8]) -> bool {
     if ip.len() == 4 {
         !(ip[0] == 0 || ip[0] == 127 || ip[0] >= 224)
     } else {
-        let zeros = ip[..15].iter().all(|b| *b == 0);
+        let zeros = ip[..15].iter().all(|byte| *byte == 0);
         ip[0] != 255 && !(zeros && ip[15] <= 1)
     }
 }
 
-/// The required verdict of the programs on a frame.
+/// The required judgement of a frame, without regard to budgets.
 pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
     if hook == Hook::Xdp && frame[..6] != world.mac {
         return pass();
@@ -190,11 +191,11 @@ pub fn judge(world: &World, hook: Hook, frame: &[u8]) -> Judgement {
         Err(Lack::Broken) => return passed("unparsed"),
     };
     let destination = if family == 4 { &frame[at + 16..at + 20] } else { &frame[at + 24..at + 40] };
-    // The programs keep IPv4 addresses in mapped form.
+    // An IPv6 packet to a mapped address meets the IPv4 backend, since the programs store IPv4 addresses in mapped form.
     let key = if family == 6 && is_mapped(destination) { &destination[12..] } else { destination };
     let Some(backend) = world.backends.get(key) else { return pass() };
     match judge_backend(world, hook, frame, at, family, backend) {
-        // A frame that passes here comes to TC egress, and is counted there.
+        // A frame that passes XDP comes to TC egress and is counted there.
         Judgement { fate: Fate::Pass, .. } if hook == Hook::Xdp => pass(),
         judgement => Judgement { to: Some((backend.node, at)), ..judgement },
     }
@@ -235,7 +236,7 @@ fn judge_backend(
         }
     }
     if world.exempt.iter().any(|(address, _, _)| *address == seen.dst) {
-        // A packet that may belong to an exempt flow passes with it.
+        // A fragment passes, since it may belong to an exempt flow.
         if seen.fragment {
             return passed("fragment_passed");
         }
@@ -267,7 +268,8 @@ fn judge_backend(
     {
         return cut("dropped");
     }
-    // A packet that opens a connection, or a datagram, as its sender made it. XDP sees packets before anything could have translated them.
+    // Rescued are packets that open a connection, and datagrams, if they have no extension headers. XDP rescues none, since it sees packets before their
+    // translation.
     let opens = found.tcp.as_ref().is_some_and(|tcp| tcp.flags & 0x17 == 2);
     if world.rescues
         && hook != Hook::Xdp
@@ -279,12 +281,12 @@ fn judge_backend(
     }
     match (&found.tcp, seen.protocol) {
         (Some(tcp), _) if tcp.flags & 4 != 0 => cut("dropped"),
-        // An answer that is sent from there might arrive spoilt: TC egress makes it.
+        // TC egress makes the answer, since one that is sent from XDP might arrive damaged.
         (Some(_), _) if hook == Hook::Xdp && (world.generic || world.vlans && at == 14) => pass(),
         (Some(tcp), _) => {
             let by_user_space = world.injects && hook != Hook::Xdp;
             let counted = if tcp.flags & 0x10 != 0 { "reset" } else { "refused" };
-            // The device takes a frame from XDP as it is: the shortest Ethernet frame has 60 bytes, and a check sequence.
+            // XDP fills the answer up, since the device sends its frame as it is. The shortest Ethernet frame has 60 bytes and a check sequence.
             let shortest = if hook == Hook::Xdp { 60 } else { 0 };
             let answer = || {
                 let mut answer = answer_tcp(frame, at, &seen, tcp);
@@ -302,7 +304,7 @@ fn judge_backend(
     }
 }
 
-/// Not sent by this node, or in a VLAN that leads to no backend.
+/// Whether a frame was not sent by this node, or is in a VLAN by which no route to a backend leaves.
 fn is_foreign(world: &World, frame: &[u8], at: usize) -> bool {
     let tag = |number: usize| match at >= 14 + 4 * number {
         true => u16::from(frame[10 + 4 * number] & 15) << 8 | u16::from(frame[11 + 4 * number]),

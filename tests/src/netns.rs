@@ -1,4 +1,4 @@
-//! A network namespace with a mount namespace of its own, held by one thread.
+//! A network namespace and a mount namespace, held by a thread.
 
 use std::{
     fs::File,
@@ -27,8 +27,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A network namespace. It has no name in the file system: it is reached through the thread that holds it, and ends with
-/// that thread. `/sys` inside shows its own devices, `/sys/fs/bpf` is a BPF filesystem of its own.
+/// A network namespace. It has no name in the file system. The thread that holds it is the only way to it, and it ends with that thread. `/sys` inside shows
+/// its own devices, and `/sys/fs/bpf` is a BPF filesystem of its own.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -39,20 +39,21 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes one. `label` only helps in error messages.
+    /// Makes a namespace with the loopback device up. `label` is only for error messages.
     ///
     /// # Errors
-    /// Without root, or where the kernel refuses a namespace or a mount.
+    /// Fails without root, or if the kernel refuses a namespace or a mount.
     pub fn new(label: &str) -> Result<Self> {
         let this = Self::with_lo_down(label)?;
         this.ip("link set lo up")?;
         Ok(this)
     }
 
-    /// As [`Netns::new`], for callers that set up more than the loopback device: each start of `ip` takes its time on an emulated processor.
+    /// Same as [`Netns::new`], with the loopback device down. It is for callers that set up more devices by one start of `ip`, which takes long on an emulated
+    /// processor.
     ///
     /// # Errors
-    /// As [`Netns::new`].
+    /// Fails as [`Netns::new`] does.
     pub fn with_lo_down(label: &str) -> Result<Self> {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{label}-{}-{count}", std::process::id());
@@ -73,18 +74,18 @@ impl Netns {
         Ok(Self { name, tid, jobs: Some(jobs), thread: Some(thread), _watch: Watch::here() })
     }
 
-    /// The name for messages: label, pid and a counter.
+    /// The name for messages: the label, the process id and a counter.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Path of the namespace's file, as `ip link ... netns PATH` takes it.
+    /// The path of the namespace's file, for `ip link ... netns PATH`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/task/{}/ns/net", std::process::id(), self.tid))
     }
 
-    /// Runs a closure in the namespace's thread and waits for it; a panic goes on in the caller. Threads, sockets
-    /// and processes it makes belong to the namespace.
+    /// Runs a closure in the namespace's thread and waits for it. A panic goes on in the caller. Threads, sockets and processes that the closure makes belong
+    /// to the namespace.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
         let job = Box::new(move || {
@@ -99,11 +100,11 @@ impl Netns {
         }
     }
 
-    /// Runs a closure in a thread of its own in the network namespace and waits for it. Changes that the closure makes to its thread (its processors, its table
-    /// of files) end with the thread. The thread may use the caller's processors only. Mounts are the caller's.
+    /// Runs a closure in a new thread in the network namespace and waits for it. Changes that the closure makes to its thread (its processors, its table of
+    /// files) end with that thread. The thread may use only the caller's processors. Mounts are the caller's.
     ///
     /// # Errors
-    /// The closure's error, or where the namespace is gone.
+    /// Fails with the closure's error, or if the namespace is gone.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let net = File::open(self.path())?;
         std::thread::scope(|scope| {
@@ -116,10 +117,10 @@ impl Netns {
         .with_context(|| format!("in namespace {}", self.name))
     }
 
-    /// As [`Netns::within`], and does not wait for its end.
+    /// Same as [`Netns::within`], but does not wait for the end of the thread.
     ///
     /// # Errors
-    /// Where the namespace is gone, or no thread is to be had.
+    /// Fails if the namespace is gone, or if no thread can be started.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -132,10 +133,10 @@ impl Netns {
         Ok(std::thread::Builder::new().name(self.name.clone()).spawn(inside)?)
     }
 
-    /// Runs a command line (split at spaces) and gives its standard output.
+    /// Runs a command line, split at spaces. Returns its standard output.
     ///
     /// # Errors
-    /// Where it cannot be started or fails; with what it wrote to standard error.
+    /// Fails if the command cannot be started or fails. The error includes the command's standard error.
     pub fn exec(&self, line: &str) -> Result<String> {
         self.feed(line, "")
     }
@@ -143,7 +144,7 @@ impl Netns {
     /// Runs lines of `ip` commands (without the word `ip`) in one process.
     ///
     /// # Errors
-    /// At the first line that fails.
+    /// Fails at the first line that fails.
     pub fn ip(&self, script: &str) -> Result<()> {
         let lines: Vec<&str> = script.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         self.feed("ip -batch -", &lines.join("\n")).with_context(|| lines.join("; ")).map(drop)
@@ -152,25 +153,25 @@ impl Netns {
     /// Applies an nftables script as one transaction.
     ///
     /// # Errors
-    /// The error of `nft`.
+    /// Fails with the error of `nft`.
     pub fn nft(&self, script: &str) -> Result<()> {
         self.feed("nft -f -", script).with_context(|| script.to_owned()).map(drop)
     }
 
-    /// Writes a sysctl of the namespace; `key` as a path below `/proc/sys/net` (`ipv4/ip_forward`).
+    /// Writes a sysctl of the namespace. `key` is a path below `/proc/sys/net`, such as `ipv4/ip_forward`.
     ///
     /// # Errors
-    /// Where there is no such sysctl or the value is refused.
+    /// Fails if there is no such sysctl, or if the kernel refuses the value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/net/{key}");
         let value = value.to_owned();
         self.run(move || std::fs::write(&path, value).with_context(|| path))
     }
 
-    /// A veth pair from here to `peer`; both ends up, without addresses.
+    /// Makes a veth pair from this namespace to `peer`. Both ends are up and have no addresses.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// Fails with the error of `ip`.
     pub fn veth(&self, device: &str, peer: &Self, peer_device: &str) -> Result<()> {
         let path = peer.path();
         self.ip(&format!(
@@ -184,7 +185,7 @@ impl Netns {
     /// The Ethernet address of a device.
     ///
     /// # Errors
-    /// Where there is none of that name.
+    /// Fails if there is no such device.
     pub fn mac(&self, device: &str) -> Result<String> {
         let path = format!("/sys/class/net/{device}/address");
         let text = self.run(move || std::fs::read_to_string(&path).with_context(|| path))?;
@@ -194,7 +195,7 @@ impl Netns {
     /// The index of a device.
     ///
     /// # Errors
-    /// Where there is none of that name.
+    /// Fails if there is no such device.
     pub fn ifindex(&self, device: &str) -> Result<u32> {
         let name = device.to_owned();
         self.run(move || {
@@ -202,10 +203,10 @@ impl Netns {
         })
     }
 
-    /// Runs a command line with something to read on its standard input.
+    /// Runs a command line with `input` as its standard input. Returns its standard output.
     ///
     /// # Errors
-    /// As [`Netns::exec`].
+    /// Fails as [`Netns::exec`] does.
     pub fn feed(&self, line: &str, input: &str) -> Result<String> {
         let line = line.to_owned();
         let input = input.to_owned();
@@ -230,10 +231,11 @@ fn enter() -> Result<Pid> {
     Ok(gettid())
 }
 
-/// Mounts what belongs to the calling thread's network namespace, in its mount namespace, from which no mount gets out: `/sys`, and a BPF filesystem in it.
+/// Mounts `/sys` of the calling thread's network namespace, and a BPF filesystem in it, in the thread's mount namespace. No mount propagates out of that
+/// namespace.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn own_mounts() -> Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("make mounts private")?;
@@ -253,7 +255,7 @@ fn feed(line: &str, input: &str) -> Result<String> {
         .spawn()
         .with_context(|| format!("start {program}; is it installed?"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that reads nothing may be gone already; its exit code shows a failure.
+        // An error is ignored: a program that reads nothing may have ended already, and its exit code shows a failure.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

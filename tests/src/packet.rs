@@ -1,4 +1,4 @@
-//! Runs the kernel programs on packets of our own (BPF_PROG_TEST_RUN), with maps that no one else sees.
+//! Runs the kernel programs on given packets (BPF_PROG_TEST_RUN), with maps of their own.
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -22,9 +22,9 @@ use tempfile::TempDir;
 
 use crate::packet_frame::ROUTE_VLANS;
 
-/// The traffic control programs of the object.
+/// The names of the object's traffic control programs.
 pub const CLASSIFIERS: [&str; 3] = ["nf_egress_l2", "nf_egress_l3", "nf_inject"];
-/// The XDP program of the object.
+/// The name of the object's XDP program.
 pub const XDP: &str = "nf_xdp";
 /// `TC_ACT_UNSPEC`.
 pub const TC_PASS: u32 = u32::MAX;
@@ -46,10 +46,10 @@ pub struct BpfFs {
 }
 
 impl BpfFs {
-    /// Mounts one in a mount namespace of the calling thread's own.
+    /// Moves the calling thread to a new mount namespace, and mounts a BPF filesystem there.
     ///
     /// # Errors
-    /// Without the privilege to mount.
+    /// Fails without the privilege to mount.
     pub fn mount() -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own (root is needed)")?;
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
@@ -60,7 +60,7 @@ impl BpfFs {
         Ok(Self { dir })
     }
 
-    /// Where it is mounted.
+    /// The path of the mount.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -74,10 +74,10 @@ impl Drop for BpfFs {
     }
 }
 
-/// Keeps the calling thread on one processor, since the budget of samples is each processor's own. Gives its number.
+/// Keeps the calling thread on one processor, since each processor has a budget of samples of its own. Returns the processor's number.
 ///
 /// # Errors
-/// Where the kernel refuses it.
+/// Fails if the kernel refuses it.
 pub fn stay_on_one_cpu() -> Result<usize> {
     let cpu = cpus()?.first().copied().context("no processor to run on")?;
     stay_on(cpu)?;
@@ -87,7 +87,7 @@ pub fn stay_on_one_cpu() -> Result<usize> {
 /// The processors that the calling thread may run on.
 ///
 /// # Errors
-/// Where the kernel does not tell.
+/// Fails if the kernel refuses to say.
 pub fn cpus() -> Result<Vec<usize>> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect())
@@ -96,27 +96,27 @@ pub fn cpus() -> Result<Vec<usize>> {
 /// Keeps the calling thread on a processor.
 ///
 /// # Errors
-/// Where the kernel refuses it.
+/// Fails if the kernel refuses it.
 pub fn stay_on(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &only)?)
 }
 
-/// Gives the calling thread a network namespace of its own, which forwards or does not: where nothing is forwarded, all senders are this machine's own,
-/// and none of them has a budget of ICMP answers of its own.
+/// Moves the calling thread to a new network namespace, which forwards if `forwards` is set. Without forwarding all senders are this machine's own, and no
+/// sender has a budget of ICMP answers of its own.
 ///
 /// # Errors
-/// Without the privilege for it.
+/// Fails without the privilege to make one.
 pub fn own_network(forwards: bool) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace of our own (root is needed)")?;
     set_forwarding(forwards)
 }
 
-/// Whether the calling thread's network namespace forwards.
+/// Switches forwarding of the calling thread's network namespace on or off.
 ///
 /// # Errors
-/// Where that cannot be set.
+/// Fails if a sysctl cannot be written.
 pub fn set_forwarding(forwards: bool) -> Result<()> {
     for name in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         let path = Path::new("/proc/sys/net").join(name);
@@ -131,11 +131,11 @@ pub fn set_forwarding(forwards: bool) -> Result<()> {
 pub struct Outcome {
     /// The program's return value.
     pub verdict: u32,
-    /// The packet afterwards.
+    /// The packet after the run.
     pub packet: Vec<u8>,
 }
 
-/// The loaded object.
+/// The loaded programs and their maps.
 #[derive(Debug)]
 pub struct Programs {
     ebpf: Ebpf,
@@ -146,15 +146,15 @@ impl Programs {
     /// Loads the object with fresh maps and the default configuration.
     ///
     /// # Errors
-    /// Without privilege, or where the verifier refuses a program.
+    /// Fails without privilege, or if the verifier refuses a program.
     pub fn load() -> Result<Self> {
         Self::load_with(false)
     }
 
-    /// The same; `log_cuts` keeps the code that logs sampled cuts.
+    /// Same as [`Programs::load`]. With `log_cuts` the programs include the code that logs sampled cuts.
     ///
     /// # Errors
-    /// As [`Programs::load`].
+    /// Fails as [`Programs::load`] does.
     pub fn load_with(log_cuts: bool) -> Result<Self> {
         let fs = BpfFs::mount()?;
         let mut ebpf = EbpfLoader::new()
@@ -179,7 +179,7 @@ impl Programs {
         Ok(out)
     }
 
-    /// Where the maps are pinned.
+    /// The folder of the pinned maps.
     pub fn pins(&self) -> &Path {
         self.fs.path()
     }
@@ -187,7 +187,7 @@ impl Programs {
     /// The kernel's information on a program.
     ///
     /// # Errors
-    /// Where the program is unknown.
+    /// Fails if the program is unknown.
     pub fn info(&self, name: &str) -> Result<ProgramInfo> {
         Ok(self.ebpf.program(name).context("no such program")?.info()?)
     }
@@ -195,7 +195,7 @@ impl Programs {
     /// Runs a program once on a packet.
     ///
     /// # Errors
-    /// Where the kernel refuses to run it.
+    /// Fails if the kernel refuses to run it.
     pub fn run(&self, name: &str, packet: &[u8]) -> Result<Outcome> {
         let mut out = vec![0; packet.len() + 256];
         let opts =
@@ -214,13 +214,13 @@ impl Programs {
         Ok(Outcome { verdict: result.return_value, packet: out })
     }
 
-    /// Attaches a classifier to a device of the calling thread's network namespace, for as long as `self` lives. What leaves by it with that device's address is
-    /// this node's, on routes to backends.
+    /// Attaches a classifier to a device of the calling thread's network namespace, for as long as `self` lives. Makes the device's MAC address one of this
+    /// node's, and [`ROUTE_VLANS`] VLANs by which routes to backends leave by the device.
     ///
     /// # Errors
-    /// Where the kernel refuses it.
+    /// Fails if the kernel refuses it.
     pub fn attach(&mut self, name: &str, ifindex: u32, direction: TcAttachType) -> Result<()> {
-        // Before Linux 6.6 a classifier hangs on a queueing discipline; it may be there already.
+        // Before Linux 6.6 a classifier needs the queueing discipline clsact. An error is ignored, since clsact may exist already.
         let _ = tc::qdisc_add_clsact(ifindex);
         let program: &mut SchedClassifier =
             self.ebpf.program_mut(name).context("no such program")?.try_into()?;
@@ -238,34 +238,34 @@ impl Programs {
     /// Sets the configuration.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn configure(&mut self, config: Config) -> Result<()> {
         let mut map: Array<_, Config> = Array::try_from(self.ebpf.map_mut("config").context("config")?)?;
         Ok(map.set(0, &config, 0)?)
     }
 
-    /// The part of a machine's budget that is spent, by the map's name.
+    /// What the machine has spent of the budget in the map `name`.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn budget(&self, name: &'static str) -> Result<Budget> {
         let map: Array<_, Budget> = Array::try_from(self.ebpf.map(name).context(name)?)?;
         Ok(map.get(&0, 0)?)
     }
 
-    /// Sets what the machine has spent of a budget.
+    /// Sets what the machine has spent of the budget in the map `name`.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn set_budget(&mut self, name: &'static str, spent: Budget) -> Result<()> {
         let mut map: Array<_, Budget> = Array::try_from(self.ebpf.map_mut(name).context(name)?)?;
         Ok(map.set(0, &spent, 0)?)
     }
 
-    /// The part of its budget of samples that a processor has spent.
+    /// What a processor has spent of its budget of samples.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn limits(&self, cpu: usize) -> Result<Limits> {
         let map: PerCpuArray<_, Limits> = PerCpuArray::try_from(self.ebpf.map("limits").context("limits")?)?;
         map.get(&0, 0)?.get(cpu).copied().context("no such processor")
@@ -274,7 +274,7 @@ impl Programs {
     /// Sets what each processor has spent of its budget of samples.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn set_limits(&mut self, limits: Limits) -> Result<()> {
         let mut map: PerCpuArray<_, Limits> =
             PerCpuArray::try_from(self.ebpf.map_mut("limits").context("limits")?)?;
@@ -285,7 +285,7 @@ impl Programs {
     /// Writes a backend.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn backend(&mut self, addr: Addr, entry: BackendEntry) -> Result<()> {
         let mut map: HashMap<_, Addr, BackendEntry> =
             HashMap::try_from(self.ebpf.map_mut("backends").context("backends")?)?;
@@ -295,7 +295,7 @@ impl Programs {
     /// Writes a port.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn port(&mut self, key: PortKey, flags: u32) -> Result<()> {
         let mut map: HashMap<_, PortKey, u32> =
             HashMap::try_from(self.ebpf.map_mut("ports").context("ports")?)?;
@@ -305,7 +305,7 @@ impl Programs {
     /// Writes a node.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn node(&mut self, index: u32, entry: NodeEntry) -> Result<()> {
         let mut map: Array<_, NodeEntry> = Array::try_from(self.ebpf.map_mut("nodes").context("nodes")?)?;
         Ok(map.set(index, &entry, 0)?)
@@ -314,7 +314,7 @@ impl Programs {
     /// Makes a device known to the XDP program.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn device(&mut self, ifindex: u32, device: Device) -> Result<()> {
         let mut map: HashMap<_, u32, Device> =
             HashMap::try_from(self.ebpf.map_mut("devices").context("devices")?)?;
@@ -324,26 +324,26 @@ impl Programs {
     /// Makes a MAC address one of this node's.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn mac(&mut self, mac: MacKey) -> Result<()> {
         let mut map: HashMap<_, MacKey, u32> = HashMap::try_from(self.ebpf.map_mut("macs").context("macs")?)?;
         Ok(map.insert(&mac, &1, 0)?)
     }
 
-    /// Makes a VLAN one by which a route to a backend leaves, as a rule with this source address.
+    /// Makes a VLAN one by which a route to a backend leaves. `usual` is the usual source address of its packets.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn route_vlan(&mut self, vlan: RouteVlan, usual: MacKey) -> Result<()> {
         let mut map: HashMap<_, RouteVlan, MacKey> =
             HashMap::try_from(self.ebpf.map_mut("route_vlans").context("route_vlans")?)?;
         Ok(map.insert(&vlan, &usual, 0)?)
     }
 
-    /// A counter, summed over the CPUs.
+    /// A counter, summed over all processors.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn counter(&self, reason: Reason) -> Result<Counter> {
         let map: PerCpuArray<_, Counter> =
             PerCpuArray::try_from(self.ebpf.map("counters").context("counters")?)?;
@@ -355,10 +355,10 @@ impl Programs {
         Ok(sum)
     }
 
-    /// Takes all records out of the ring buffer.
+    /// Reads all records from the ring buffer of events.
     ///
     /// # Errors
-    /// Where a record has another size than [`Event`].
+    /// Fails if a record has another size than [`Event`].
     pub fn events(&mut self) -> Result<Vec<Event>> {
         let mut ring = RingBuf::try_from(self.ebpf.map_mut("events").context("events")?)?;
         let mut out = Vec::new();
@@ -368,10 +368,10 @@ impl Programs {
         Ok(out)
     }
 
-    /// Says up to when (CLOCK_MONOTONIC ns) packets to rescue are taken.
+    /// Lets the programs hand over packets to rescue until this time (CLOCK_MONOTONIC, ns), without a budget.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn take_rescues_until(&mut self, until: u64) -> Result<()> {
         let mut map: Array<_, u64> =
             Array::try_from(self.ebpf.map_mut("rescue_until").context("rescue_until")?)?;
@@ -379,29 +379,29 @@ impl Programs {
         self.allow_rescues(u64::MAX)
     }
 
-    /// How many packets to rescue were asked for, of which no more than [`Self::allow_rescues`] says are handed over.
+    /// The number of packets that the programs wanted to hand over for a rescue. They hand over no more than [`Self::allow_rescues`] says.
     ///
     /// # Errors
-    /// Where the map cannot be read.
+    /// Fails if the map cannot be read.
     pub fn rescues_asked(&self) -> Result<u64> {
         let map: Array<_, u64> = Array::try_from(self.ebpf.map("rescue_budget").context("rescue_budget")?)?;
         Ok(map.get(&rescue_budget::ASKED, 0)?)
     }
 
-    /// Up to how many packets to rescue are handed over.
+    /// Sets how many packets to rescue may be handed over in all.
     ///
     /// # Errors
-    /// Where the map cannot be written.
+    /// Fails if the map cannot be written.
     pub fn allow_rescues(&mut self, up_to: u64) -> Result<()> {
         let mut map: Array<_, u64> =
             Array::try_from(self.ebpf.map_mut("rescue_budget").context("rescue_budget")?)?;
         Ok(map.set(rescue_budget::ALLOWED, &up_to, 0)?)
     }
 
-    /// Takes all packets to rescue out of their ring buffer.
+    /// Reads all packets to rescue from their ring buffer.
     ///
     /// # Errors
-    /// Where a record is not as [`RescueHead`] says.
+    /// Fails if a record is not as [`RescueHead`] says.
     pub fn rescues(&mut self) -> Result<Vec<(RescueHead, Vec<u8>)>> {
         let mut ring = RingBuf::try_from(self.ebpf.map_mut("rescue").context("rescue")?)?;
         let mut out = Vec::new();

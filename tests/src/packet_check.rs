@@ -1,4 +1,4 @@
-//! Checks an answer field by field with an independent packet library, checksums included.
+//! Checks each field and checksum of an answer with an independent packet library.
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
@@ -6,36 +6,37 @@ use etherparse::{Icmpv4Header, LinkExtSlice, LinkSlice, NetSlice, SlicedPacket, 
 
 use crate::packet_frame::Frame;
 
-/// The answer that a frame is to get.
+/// The answer that a frame must get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpectedAnswer {
-    /// RST with this sequence number.
+    /// A RST with this sequence number.
     Reset(u32),
-    /// RST|ACK with sequence 0 and this acknowledgement number.
+    /// A RST|ACK with sequence number 0 and this acknowledgement number.
     Refuse(u32),
-    /// Port unreachable.
+    /// An ICMP port unreachable.
     Unreachable,
 }
 
 macro_rules! same {
     ($what:literal, $found:expr, $expected:expr) => {{
-        let (found, expected) = ($found, $expected);
+        let found = $found;
+        let expected = $expected;
         ensure!(found == expected, "{}: expected {expected:?}, found {found:?}", $what);
     }};
 }
 
-/// Checks that `bytes` is the answer to `asked`, all of it, and nothing else.
+/// Checks that `bytes` are exactly the answer to `asked`.
 ///
 /// # Errors
-/// The first field that is not as it must be.
+/// The error names the first wrong field.
 pub fn check(asked: &Frame, answer: ExpectedAnswer, bytes: &[u8]) -> Result<()> {
     check_padded(asked, answer, bytes, 0)
 }
 
-/// As [`check`], of a frame that is filled with zeros up to this length.
+/// Same as [`check`], but a shorter answer must be filled with zeros up to the length `shortest`.
 ///
 /// # Errors
-/// As [`check`].
+/// Fails as [`check`] does.
 pub fn check_padded(asked: &Frame, answer: ExpectedAnswer, bytes: &[u8], shortest: usize) -> Result<()> {
     let packet =
         if asked.macs.is_some() { SlicedPacket::from_ethernet(bytes) } else { SlicedPacket::from_ip(bytes) }

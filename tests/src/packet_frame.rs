@@ -1,13 +1,13 @@
-//! Builds frames of every shape the programs must know, and some they must not.
+//! Builds frames of every shape that the programs must handle, and of some that they must not.
 use std::net::IpAddr;
 
-/// Outer and inner VLAN ids of what leaves on routes to backends.
+/// The outer and inner VLAN ids of packets that leave by routes to backends. 0 means no tag.
 pub const ROUTE_VLANS: [(u16, u16); 3] = [(0, 0), (VLAN, 0), (VLAN, VLAN + 1)];
 
-/// The part behind the IP header.
+/// The part after the IP header.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// TCP with these flags.
+    /// TCP.
     Tcp {
         /// Sequence number.
         seq: u32,
@@ -20,30 +20,30 @@ pub enum Transport {
     Udp,
     /// SCTP.
     Sctp,
-    /// ICMP or ICMPv6 of a type.
+    /// ICMP or ICMPv6 of this type.
     Icmp(u8),
-    /// Nothing but payload, under an IP protocol.
+    /// Only payload, of this IP protocol.
     Raw(u8),
 }
 
 /// A frame to build.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Ethernet destination and source; `None` on a device without link-layer header.
+    /// The Ethernet destination and source. `None` on a device without a link-layer header.
     pub macs: Option<([u8; 6], [u8; 6])>,
-    /// Ethertypes of VLAN tags.
+    /// The ethertypes of the VLAN tags.
     pub tags: Vec<u16>,
-    /// VLAN id of the first of them; each one behind it has the next.
+    /// The VLAN id of the first tag. Each next tag has the next id.
     pub vlan: u16,
     /// Source.
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
-    /// IPv4 options (a multiple of four bytes).
+    /// IPv4 options, a multiple of four bytes.
     pub options: Vec<u8>,
-    /// IPv6 extension headers: type and whole bytes, whose first is set to the next type.
+    /// IPv6 extension headers, each with its type and its bytes. The first byte is replaced by the type of the next header.
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// IPv4: fragment offset in units of eight bytes and more-fragments.
+    /// IPv4: the fragment offset in units of eight bytes, and the flag of more fragments.
     pub fragment: Option<(u16, bool)>,
     /// The transport part.
     pub transport: Transport,
@@ -51,22 +51,22 @@ pub struct Frame {
     pub sport: u16,
     /// Destination port.
     pub dport: u16,
-    /// TCP options (a multiple of four bytes).
+    /// TCP options, a multiple of four bytes.
     pub tcp_options: Vec<u8>,
-    /// Bytes behind the transport header.
+    /// The bytes after the transport header.
     pub payload: Vec<u8>,
 }
 
-/// MAC address of the device that sends.
+/// The MAC address of the sending device.
 pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-/// MAC address of its neighbour.
+/// The MAC address of the neighbour.
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
-/// VLAN id of the first tag.
+/// The VLAN id of the first tag.
 pub const VLAN: u16 = 100;
 
 impl Frame {
-    /// An Ethernet frame without anything special.
+    /// An Ethernet frame from [`OWN_MAC`] to [`PEER_MAC`], without tags, options and extension headers.
     pub fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Self {
         Self {
             macs: Some((PEER_MAC, OWN_MAC)),
@@ -85,17 +85,18 @@ impl Frame {
         }
     }
 
-    /// The fragment header of IPv6 as an extension.
+    /// The IPv6 fragment header, as an extension header.
     pub fn fragment_header(offset: u16, more: bool) -> (u8, Vec<u8>) {
         let field = (offset << 3 | u16::from(more)).to_be_bytes();
         (44, vec![0, 0, field[0], field[1], 0, 0, 0, 7])
     }
 
-    /// Offset of the IP header.
+    /// The offset of the IP header.
     pub fn l3(&self) -> usize {
         self.macs.map_or(0, |_| 14 + 4 * self.tags.len())
     }
 
+    /// The IP protocol, and the bytes after the IP header and its extension headers.
     fn segment(&self) -> (u8, Vec<u8>) {
         let mut out = Vec::new();
         let ports = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
@@ -129,7 +130,7 @@ impl Frame {
         (protocol, out)
     }
 
-    /// The bytes.
+    /// The bytes of the frame.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let ethertype: u16 = if self.src.is_ipv4() { 0x0800 } else { 0x86dd };
@@ -138,7 +139,7 @@ impl Frame {
             out.extend(src);
             for (i, tag) in self.tags.iter().enumerate() {
                 out.extend(tag.to_be_bytes());
-                // With a priority, which numbers no VLAN.
+                // The tag has a priority too, which is no part of the VLAN id.
                 out.extend((0x6000 | (self.vlan + i as u16)).to_be_bytes());
             }
             out.extend(ethertype.to_be_bytes());

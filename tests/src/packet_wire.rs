@@ -1,5 +1,5 @@
-//! Puts frames on a device the way the stack would (CHECKSUM_PARTIAL, GSO, headers outside the linear part) and takes
-//! what comes in: a packet socket with `virtio_net_hdr` (PACKET_VNET_HDR, linux/if_packet.h).
+//! Sends frames by a device as the stack would (CHECKSUM_PARTIAL, GSO, headers outside the linear part), and receives frames. Both go through a packet socket
+//! with `virtio_net_hdr` (PACKET_VNET_HDR, linux/if_packet.h).
 #![expect(unsafe_code, reason = "setsockopt(PACKET_VNET_HDR) has no safe wrapper")]
 
 use std::{
@@ -19,14 +19,14 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 const NEEDS_CSUM: u8 = 1;
 const HDR_LEN: usize = 10;
 
-/// The content of the header before a frame (`struct virtio_net_hdr`).
+/// The header before a frame (`struct virtio_net_hdr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// Where the checksum that is still to be made starts and, from there, lies.
+    /// The offsets of a checksum that is not made yet: where the summed bytes start, and where the checksum is, counted from there.
     pub checksum: Option<(u16, u16)>,
-    /// Segment size, where the frame is to be cut up: `VIRTIO_NET_HDR_GSO_*` and bytes.
+    /// The kind (`VIRTIO_NET_HDR_GSO_*`) and the segment size in bytes of a frame that must be segmented.
     pub gso: Option<(u8, u16)>,
-    /// Bytes in the linear part at least; counts for frames of more than a page.
+    /// The least number of bytes in the linear part. It counts only for frames longer than a page.
     pub linear: u16,
 }
 
@@ -44,7 +44,7 @@ impl Offload {
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
-        let field = |i: usize| u16::from_ne_bytes([bytes[2 + 2 * i], bytes[3 + 2 * i]]);
+        let field = |number: usize| u16::from_ne_bytes([bytes[2 + 2 * number], bytes[3 + 2 * number]]);
         Self {
             checksum: (bytes[0] & NEEDS_CSUM != 0).then(|| (field(2), field(3))),
             gso: (bytes[1] != 0).then(|| (bytes[1], field(1))),
@@ -60,10 +60,10 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Opens it.
+    /// Opens a packet socket on a device.
     ///
     /// # Errors
-    /// Without privilege, or where there is no such device.
+    /// Fails without privilege, or if there is no such device.
     pub fn open(ifindex: u32) -> Result<Self> {
         let every = libc::c_int::from((libc::ETH_P_ALL as u16).to_be());
         // SAFETY: plain numbers; the result is checked before it is owned.
@@ -96,10 +96,10 @@ impl Wire {
         Ok(Self { fd })
     }
 
-    /// Marks what is sent from here on (SO_MARK).
+    /// Sets the mark of packets sent from now on (SO_MARK).
     ///
     /// # Errors
-    /// Where the kernel refuses it.
+    /// Fails if the kernel refuses it.
     pub fn mark(&self, mark: u32) -> Result<()> {
         Ok(setsockopt(&self.fd, sockopt::Mark, &mark)?)
     }
@@ -107,12 +107,12 @@ impl Wire {
     /// Sends a frame.
     ///
     /// # Errors
-    /// Where the kernel refuses it.
+    /// Fails if the kernel refuses it.
     pub fn send(&self, offload: Offload, frame: &[u8]) -> Result<()> {
         let bytes = [&offload.bytes()[..], frame].concat();
         match send(self.fd.as_raw_fd(), &bytes, MsgFlags::empty()) {
             Ok(sent) => ensure!(sent == bytes.len(), "sent {sent} of {} bytes", bytes.len()),
-            // The sender gets an error for a packet that a queueing discipline's program drops.
+            // The sender gets this error for a packet that a queueing discipline's program drops.
             Err(Errno::ENOBUFS) => {}
             Err(error) => return Err(error).context("sending a frame"),
         }
@@ -122,7 +122,7 @@ impl Wire {
     /// Waits for a frame that `wanted` accepts.
     ///
     /// # Errors
-    /// Where none comes in time, or the socket fails.
+    /// Fails if no such frame comes in time, or if the socket fails.
     pub fn receive(&self, within: Duration, wanted: impl Fn(&[u8]) -> bool) -> Result<(Offload, Vec<u8>)> {
         let end = Instant::now() + within;
         let mut buffer = vec![0; 70_000];

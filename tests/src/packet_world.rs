@@ -1,4 +1,4 @@
-//! A small world with every kind of node and backend, for the model and for the maps alike.
+//! A small world with every kind of node and backend, for the model and for the maps.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
@@ -13,13 +13,13 @@ use crate::{
     packet_frame::{OWN_MAC, PEER_MAC, ROUTE_VLANS},
 };
 
-/// A node that is healthy.
+/// A healthy node.
 pub const HEALTHY: u32 = 0;
 /// A node whose packets are refused.
 pub const REFUSE: u32 = 1;
 /// A node whose packets are dropped.
 pub const DROP: u32 = 2;
-/// A node whose packets are counted only.
+/// A node whose packets are only counted.
 pub const OBSERVE: u32 = 3;
 /// The own node.
 pub const IGNORE: u32 = 4;
@@ -33,13 +33,13 @@ pub const HOST: u32 = 7;
 pub const EXEMPT: u32 = 8;
 /// The last node.
 pub const LAST: u32 = EXEMPT;
-/// The port of the host-network backend, and the only one of [`EXEMPT`]'s backends that is cut.
+/// The port of the host-network backend. Also the only port of [`EXEMPT`]'s backends that is cut.
 pub const HOST_PORT: u16 = 9_100;
-/// An exempt port of the host-network backend, and one of [`EXEMPT`]'s backends: each is the last endpoint of a Service.
+/// An exempt port of the host-network backend, and of [`EXEMPT`]'s backends. At this port each of them is the last endpoint of a Service.
 pub const EXEMPT_PORT: u16 = 9_101;
-/// A port that no Service names: answers to a backend's own requests come there.
+/// A port that no Service names. Answers to a backend's own requests come to such a port.
 pub const ANSWER_PORT: u16 = 40_000;
-/// Index of the device that BPF_PROG_TEST_RUN pretends: loopback.
+/// The index of the device that BPF_PROG_TEST_RUN pretends, which is loopback.
 pub const IFINDEX: u32 = 1;
 
 /// The IPv4 backend of a node.
@@ -60,7 +60,7 @@ pub fn bytes(ip: IpAddr) -> Ip {
     }
 }
 
-/// Backends that no cluster file may name, to see that nothing is ever answered from there.
+/// Backends that no cluster file may name. They show that no answer ever comes from such addresses.
 pub fn odd_backends() -> Vec<IpAddr> {
     ["224.0.0.9", "255.255.255.255", "127.0.0.9", "0.0.0.9", "ff02::9", "::1", "::"]
         .into_iter()
@@ -68,7 +68,7 @@ pub fn odd_backends() -> Vec<IpAddr> {
         .collect()
 }
 
-/// The world.
+/// The world, with a backend of each IP version on each node, and with [`odd_backends`].
 pub fn world() -> World {
     let mut world = World { mac: PEER_MAC, own_macs: [OWN_MAC].into(), ..World::default() };
     world.route_vlans = ROUTE_VLANS.into();
@@ -124,7 +124,7 @@ fn addr(ip: &[u8]) -> Addr {
     }
 }
 
-/// A name as `nodes` stores it.
+/// A name as the map `nodes` stores it.
 pub fn name(text: &str) -> [u8; 28] {
     let mut out = [0; 28];
     out[..text.len()].copy_from_slice(text.as_bytes());
@@ -134,7 +134,7 @@ pub fn name(text: &str) -> [u8; 28] {
 /// Writes a world into the maps.
 ///
 /// # Errors
-/// Where a map cannot be written.
+/// Fails if a map cannot be written.
 pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
     for (index, node) in &world.nodes {
         let (verdict, action) = match node.order {
@@ -176,7 +176,7 @@ pub fn install(programs: &mut Programs, world: &World) -> Result<()> {
         programs.mac(MacKey::new(*mac))?;
     }
     for (outer, inner) in &world.route_vlans {
-        // Where it is not said, the address is looked up.
+        // For a VLAN without a usual address the program looks the address up.
         let usual = if *inner == 0 { MacKey::new(OWN_MAC) } else { MacKey::NONE };
         programs.route_vlan(RouteVlan { ifindex: IFINDEX, outer: *outer, inner: *inner }, usual)?;
     }

@@ -20,15 +20,15 @@ use nix::{
 
 use crate::Netns;
 
-/// Processor time of the calling thread, the kernel's included: others may have all processors meanwhile.
+/// The processor time of the calling thread, including the kernel's work for it. Unlike real time, it does not grow while others have all processors.
 ///
 /// # Errors
-/// Where the clock cannot be read.
+/// Fails if the clock cannot be read.
 pub fn thread_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// A child process in a namespace. Killed when dropped, and by the kernel when the namespace's thread ends.
+/// A child process in a namespace. It is killed when this is dropped, and by the kernel when the namespace's thread ends.
 #[derive(Debug)]
 pub struct Proc {
     child: Child,
@@ -39,18 +39,18 @@ impl Proc {
     /// Starts a command in `ns`.
     ///
     /// # Errors
-    /// Where the program cannot be started.
+    /// Fails if the program cannot be started.
     pub fn spawn(ns: &Netns, command: Command) -> Result<Self> {
         Self::begin(ns, command, |command| command.spawn())
     }
 
-    /// As [`Proc::spawn`], as the first process of a PID namespace of its own, as of a container. `/proc` stays the caller's.
+    /// Starts a command in `ns` as the first process of a new PID namespace, as in a container. `/proc` stays the caller's.
     ///
     /// # Errors
-    /// As [`Proc::spawn`], or where the kernel refuses a namespace.
+    /// Fails as [`Proc::spawn`] does, or if the kernel refuses a namespace.
     pub fn spawn_as_init(ns: &Netns, command: Command) -> Result<Self> {
         Self::begin(ns, command, |command| {
-            // Only the calling thread's children are moved; the thread itself stays (pid_namespaces(7)).
+            // Only children of the calling thread are in the new namespace. The thread itself stays in its own (pid_namespaces(7)).
             let own = File::open("/proc/thread-self/ns/pid")?;
             unshare(CloneFlags::CLONE_NEWPID)?;
             let child = command.spawn();
@@ -76,7 +76,7 @@ impl Proc {
     /// Starts a command and waits until it has written a line to its standard output.
     ///
     /// # Errors
-    /// Where it cannot be started or ends without a line.
+    /// Fails if the command cannot be started, or if it ends without a line.
     pub fn spawn_ready(ns: &Netns, mut command: Command) -> Result<Self> {
         command.stdout(Stdio::piped()).stdin(Stdio::null());
         let mut this = Self::spawn(ns, command)?;
@@ -89,7 +89,7 @@ impl Proc {
         Ok(this)
     }
 
-    /// Process id.
+    /// The process id.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
     }
@@ -97,43 +97,43 @@ impl Proc {
     /// Sends a signal.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Fails if the process is gone.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill(self.pid(), signal).with_context(|| format!("{signal} to {}", self.what))
     }
 
-    /// Seconds of CPU that it has used so far, in its own code and in the kernel.
+    /// The processor time that the process has used so far, in seconds: in its own code, and in the kernel.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Fails if the process is gone.
     pub fn cpu(&self) -> Result<[f64; 2]> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let after_name = stat.rsplit_once(')').context("/proc/PID/stat names no command")?.1;
         let seconds = |field: usize| -> Result<f64> {
-            // The field after the name is the third (proc_pid_stat(5)). User space sees 100 ticks a second.
+            // The first field after the name has number 3 (proc_pid_stat(5)). Times are in ticks, of which user space sees 100 a second.
             let text = after_name.split_whitespace().nth(field - 3).context("/proc/PID/stat is short")?;
             Ok(text.parse::<f64>()? / 100.0)
         };
         Ok([seconds(14)?, seconds(15)?])
     }
 
-    /// How long its threads of this name have had a processor so far, all together.
+    /// How long the process's threads with this name have run on a processor so far, all together.
     ///
     /// # Errors
-    /// Where the process is gone, or has no such thread.
+    /// Fails if the process is gone, or if it has no such thread.
     pub fn ran(&self, thread: &str) -> Result<Duration> {
         self.schedstat(thread, 0)
     }
 
-    /// How long its threads of this name have waited for a processor so far, all together.
+    /// How long the process's threads with this name have waited for a processor so far, all together.
     ///
     /// # Errors
-    /// Where the process is gone, or has no such thread.
+    /// Fails if the process is gone, or if it has no such thread.
     pub fn waited(&self, thread: &str) -> Result<Duration> {
         self.schedstat(thread, 1)
     }
 
-    /// One number, in nanoseconds, of the `schedstat` of its threads of this name (Documentation/scheduler/sched-stats.rst).
+    /// The sum of one number of the `schedstat` files of the threads with this name. The number is in nanoseconds (Documentation/scheduler/sched-stats.rst).
     fn schedstat(&self, thread: &str, number: usize) -> Result<Duration> {
         let mut sum = None;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
@@ -148,10 +148,10 @@ impl Proc {
         sum.with_context(|| format!("no thread `{thread}`"))
     }
 
-    /// A line of its `/proc/PID/status` that counts memory (`VmRSS`, `VmHWM`), in MiB.
+    /// The value of a line of `/proc/PID/status` that counts memory (`VmRSS`, `VmHWM`), in MiB.
     ///
     /// # Errors
-    /// Where the process is gone, or there is no such line.
+    /// Fails if the process is gone, or if there is no such line.
     pub fn memory(&self, what: &str) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
@@ -160,13 +160,13 @@ impl Proc {
         Ok(kilobytes.trim().parse::<f64>()? / 1024.0)
     }
 
-    /// Stops the process (SIGSTOP cannot be caught). Its kernel goes on answering for it.
+    /// Stops the process by SIGSTOP, which cannot be caught. The kernel goes on to answer for it.
     ///
     /// # Errors
-    /// Where the process is gone, or a thread of it still runs after 10 s.
+    /// Fails if the process is gone, or if one of its threads still runs after 10 s.
     pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
-        // The signal is only noted: each thread stops at its next return to user space.
+        // The call only queues the signal. Each thread stops at its next return to user space.
         let start = Instant::now();
         while !self.stopped()? {
             if start.elapsed() > Duration::from_secs(10) {
@@ -177,11 +177,11 @@ impl Proc {
         Ok(())
     }
 
-    /// Whether each thread is in state T (`/proc/PID/task/TID/stat`, third field; the second is in parentheses).
+    /// Whether each thread is in state T. The state is the third field of `/proc/PID/task/TID/stat`, after the name in parentheses.
     fn stopped(&self) -> Result<bool> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let stat = match std::fs::read_to_string(task?.path().join("stat")) {
-                // A thread that ended since the folder was listed.
+                // The thread has ended since the folder was listed.
                 Err(error) if ended(&error) => continue,
                 stat => stat?,
             };
@@ -192,26 +192,26 @@ impl Proc {
         Ok(true)
     }
 
-    /// Lets it go on.
+    /// Lets the process go on.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Fails if the process is gone.
     pub fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// `Some` where it has ended.
+    /// The exit status, if the process has ended.
     ///
     /// # Errors
-    /// The error of waitpid(2).
+    /// Fails with the error of waitpid(2).
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     ///
     /// # Errors
-    /// Where it still runs after `limit`.
+    /// Fails if the process still runs after `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -233,7 +233,7 @@ impl Drop for Proc {
     }
 }
 
-/// Whether a file of a thread is gone, or was when it was read: the thread has ended.
+/// Whether the error of opening or reading a thread's file means that the thread has ended.
 fn ended(error: &io::Error) -> bool {
     let gone = [Errno::ENOENT, Errno::ESRCH];
     error.raw_os_error().is_some_and(|number| gone.contains(&Errno::from_raw(number)))

@@ -3,30 +3,32 @@
 
 use std::{io, net::TcpStream, os::fd::AsRawFd as _, time::Duration};
 
-/// A segment without an answer is sent again after 200 ms at the soonest (`TCP_RTO_MIN`, include/net/tcp.h). A shorter exchange did not wait for that.
+/// An exchange that took less than this time did not wait for a retransmission. A segment without an answer is sent again after 200 ms at the earliest
+/// (`TCP_RTO_MIN`, include/net/tcp.h).
 pub const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 
-/// How many segments the connection sent again, also after its end.
+/// How many segments the connection has sent again. The number is valid after the connection's end too.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_total_retrans)
 }
 
-/// How many lost segments the connection sent again. Segments that were only late arrived twice, which the other side reports (D-SACK; since 4.19).
+/// How many lost segments the connection has sent again. A segment that was only late arrived twice, which the other side reports (D-SACK; since 4.19), and
+/// does not count.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn lost(stream: &TcpStream) -> io::Result<u32> {
     let info = ask(stream)?;
     Ok(info.tcpi_total_retrans.saturating_sub(info.tcpi_dsack_dups))
 }
 
-/// How many segments with data the connection sent, retransmissions included (since 4.6).
+/// How many segments with data the connection has sent, retransmissions included (since 4.6).
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_data_segs_out)
 }
@@ -34,7 +36,7 @@ pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
 /// How many segments the other side has not acknowledged yet.
 ///
 /// # Errors
-/// The kernel's error.
+/// Fails with the kernel's error.
 pub fn unacknowledged(stream: &TcpStream) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_unacked)
 }

@@ -1,4 +1,4 @@
-//! One thread of a process that stands still, or whose next call fails, while all others go on.
+//! Holds one thread of a process, or makes its next system call fail, while all other threads go on.
 
 use std::{
     collections::BTreeSet,
@@ -19,10 +19,10 @@ use nix::{
 
 use crate::ambush::thread_of;
 
-/// How long a thread may take until it waits for something.
+/// The time limit for a thread to wait for something, or to take a name.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Holds a thread for as long as this lives, as if the thread hung in the kernel. The thread stops where it waits, since it has no lock there.
+/// A hold of a thread, as if the thread hung in the kernel. It ends when this is dropped. The thread stops where it waits, since it has no lock there.
 #[derive(Debug)]
 pub struct Still {
     lift: Option<Sender<()>>,
@@ -33,30 +33,30 @@ impl Still {
     /// Holds the thread with that name.
     ///
     /// # Errors
-    /// Where there is no such thread, it may not be traced, or it never waits.
+    /// Fails if there is no such thread, if it may not be traced, or if it never waits.
     pub fn of(pid: Pid, name: &str) -> Result<Self> {
         let tid = thread_of(pid, name)?;
         Self::start(move |tell, lifted| hold(tid, tell, lifted)).stands(name)
     }
 
-    /// Holds the next thread that takes that name, before it does any work. The runtime's threads take names so for work that may block. `provoke` starts that
-    /// work, once all threads are watched.
+    /// Holds the next thread that takes this name, before it does any work. The runtime's threads take a name for work that may block. Once all threads are
+    /// watched, `provoke` starts that work.
     ///
     /// # Errors
-    /// Where no thread takes that name, or the threads may not be traced.
+    /// Fails if no thread takes that name, or if the threads may not be traced.
     #[cfg(target_arch = "x86_64")]
     pub fn of_next(pid: Pid, name: &str, provoke: impl FnOnce() -> Result<()>) -> Result<Self> {
         let (watches, watched) = channel();
         let wanted = name.to_owned();
         let this = Self::start(move |tell, lifted| stand(next_named(pid, &wanted, &watches)?, tell, lifted));
-        // The channel is closed where that failed; the code below reports it.
+        // A closed channel means that watching failed, which `stands` reports.
         if watched.recv().is_ok() {
             provoke()?;
         }
         this.stands(name)
     }
 
-    /// Tracing belongs to a thread.
+    /// Starts the tracing thread. The kernel takes ptrace requests only from the thread that attached (ptrace(2)).
     fn start(hold: impl FnOnce(&Sender<()>, &Receiver<()>) -> Result<()> + Send + 'static) -> Holding {
         let (lift, lifted) = channel();
         let (tell, stands) = channel();
@@ -64,10 +64,10 @@ impl Still {
         Holding { still: Self { lift: Some(lift), thread: Some(thread) }, stands }
     }
 
-    /// Lets it go on.
+    /// Lets the thread go on.
     ///
     /// # Errors
-    /// Where the thread could not be held, or has ended.
+    /// Fails if the thread could not be held, or has ended.
     pub fn lift(mut self) -> Result<()> {
         drop(self.lift.take());
         let thread = self.thread.take().context("lifted already")?;
@@ -82,6 +82,7 @@ struct Holding {
 }
 
 impl Holding {
+    /// Waits until the thread is held.
     fn stands(self, name: &str) -> Result<Still> {
         match self.stands.recv() {
             Ok(()) => Ok(self.still),
@@ -93,7 +94,7 @@ impl Holding {
     }
 }
 
-/// Watches all threads of a process until one takes that name. That one is stopped then, and no other is watched any more.
+/// Watches all threads of a process until one takes this name. Leaves that thread stopped, and all others untraced.
 #[cfg(target_arch = "x86_64")]
 fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE;
@@ -108,7 +109,7 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
     let since = Instant::now();
     let found = loop {
         ensure!(since.elapsed() < PATIENCE, "no thread takes the name {name}");
-        // Other tests of this process trace threads of their own.
+        // Only this thread's tracees count (`__WNOTHREAD`), since other tests of this process trace threads of their own.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
         let tid = match waitpid(None, Some(flags))? {
             WaitStatus::StillAlive => {
@@ -125,7 +126,7 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
                 }
                 tid
             }
-            // A new thread is traced as its maker is.
+            // A new thread is traced like the thread that made it (`PTRACE_O_TRACECLONE`).
             WaitStatus::PtraceEvent(tid, ..) | WaitStatus::Stopped(tid, _) => tid,
             other => bail!("not expected of a traced thread: {other:?}"),
         };
@@ -133,7 +134,7 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
         ptrace::syscall(tid, None)?;
     };
     for tid in threads.into_iter().filter(|tid| *tid != found) {
-        // It may have ended.
+        // The thread may have ended.
         if ptrace::interrupt(tid).is_ok() && waitpid(tid, Some(WaitPidFlag::__WALL)).is_ok() {
             let _ended = ptrace::detach(tid, None);
         }
@@ -141,7 +142,7 @@ fn next_named(pid: Pid, name: &str, watches: &Sender<()>) -> Result<Pid> {
     Ok(found)
 }
 
-/// Whether the system call that a thread is about to make gives it that name (prctl(2), `PR_SET_NAME`).
+/// Whether a thread is about to make the system call that gives it this name (prctl(2), `PR_SET_NAME`).
 #[cfg(target_arch = "x86_64")]
 fn takes_name(tid: Pid, name: &str) -> Result<bool> {
     let registers = ptrace::getregs(tid)?;
@@ -151,7 +152,7 @@ fn takes_name(tid: Pid, name: &str) -> Result<bool> {
         return Ok(false);
     }
     let mut taken = Vec::new();
-    // At most 16 bytes, with the zero at their end.
+    // A name has at most 16 bytes, its final zero included.
     for word in 0..2 {
         let at = registers.rsi + 8 * word;
         taken.extend(ptrace::read(tid, at as ptrace::AddressType)?.to_ne_bytes());
@@ -162,12 +163,13 @@ fn takes_name(tid: Pid, name: &str) -> Result<bool> {
     Ok(taken.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
 }
 
+/// Stops a thread where it waits, and leaves it so until the hold is lifted.
 fn hold(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
     ptrace::seize(tid, Options::empty())?;
     let since = Instant::now();
     loop {
         ptrace::interrupt(tid)?;
-        stopped(tid)?;
+        wait_for_stop(tid)?;
         if waits(tid)? {
             break;
         }
@@ -181,19 +183,20 @@ fn hold(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
 /// Leaves a stopped thread as it is until the hold is lifted.
 fn stand(tid: Pid, tell: &Sender<()>, lifted: &Receiver<()>) -> Result<()> {
     let _gone = tell.send(());
-    // Nothing is ever sent: the other end is closed.
+    // The hold is lifted when the other end is closed. Nothing is ever sent.
     let _lifted = lifted.recv();
     Ok(ptrace::detach(tid, None)?)
 }
 
-fn stopped(tid: Pid) -> Result<()> {
+/// Waits until a thread has stopped.
+fn wait_for_stop(tid: Pid) -> Result<()> {
     match waitpid(tid, Some(WaitPidFlag::__WALL))? {
         WaitStatus::PtraceEvent(..) | WaitStatus::PtraceSyscall(_) | WaitStatus::Stopped(..) => Ok(()),
         other => bail!("it did not stop: {other:?}"),
     }
 }
 
-/// Whether the thread was stopped in a call that waits (proc_pid_syscall(5)).
+/// Whether the thread was stopped in a system call that waits (proc_pid_syscall(5)).
 fn waits(tid: Pid) -> Result<bool> {
     let call = fs::read_to_string(format!("/proc/{tid}/syscall"))?;
     let number = call.split_whitespace().next().and_then(|word| word.parse().ok());
@@ -208,16 +211,16 @@ fn waits(tid: Pid) -> Result<bool> {
     Ok(number.is_some_and(|number| waits.contains(&number)))
 }
 
-/// Whether a thread that stopped at a call is before that call and not behind it: nothing else about the call is known yet.
+/// Whether a thread that stopped at a system call is at the entry of the call, where the kernel sets the return value to ENOSYS.
 #[cfg(target_arch = "x86_64")]
 fn begins(registers: &libc::user_regs_struct) -> bool {
     registers.rax.cast_signed() == -i64::from(libc::ENOSYS)
 }
 
-/// Makes the thread's next such call fail with ENOSYS. Returns once it did.
+/// Makes the thread's next call among `calls` fail with ENOSYS. Returns once that call is made.
 ///
 /// # Errors
-/// Where there is no such thread, or it may not be traced.
+/// Fails if there is no such thread, or it may not be traced.
 #[cfg(target_arch = "x86_64")]
 pub fn refuse(pid: Pid, name: &str, calls: &'static [libc::c_long]) -> Result<()> {
     let tid = thread_of(pid, name)?;
@@ -225,7 +228,7 @@ pub fn refuse(pid: Pid, name: &str, calls: &'static [libc::c_long]) -> Result<()
         ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD)?;
         ptrace::interrupt(tid)?;
         loop {
-            stopped(tid)?;
+            wait_for_stop(tid)?;
             let mut registers = ptrace::getregs(tid)?;
             if begins(&registers) && calls.contains(&registers.orig_rax.cast_signed()) {
                 registers.orig_rax = u64::MAX;

@@ -1,4 +1,4 @@
-//! Devices without an Ethernet header: a pair of tun devices joined by a thread, as a VPN in user space does.
+//! Devices without an Ethernet header: a pair of tun devices joined by two threads, as by a VPN in user space.
 #![expect(unsafe_code, reason = "a tun device is made by ioctl")]
 
 use std::{
@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::Netns;
 
 mod ioctl {
-    // TUNSETIFF (`linux/if_tun.h`): its number says int, its argument is a pointer.
+    // TUNSETIFF (`linux/if_tun.h`). Its number says that the argument is an int, but the argument is a pointer.
     nix::ioctl_write_int!(
         /// Names the device and its kind.
         tun_set_iff,
@@ -28,7 +28,7 @@ mod ioctl {
     );
 }
 
-/// `struct ifreq` as far as TUNSETIFF reads it (`linux/if.h`, 40 bytes).
+/// The fields of `struct ifreq` that TUNSETIFF reads (`linux/if.h`, 40 bytes).
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],
@@ -36,7 +36,7 @@ struct IfReq {
     rest: [u8; 22],
 }
 
-/// Two tun devices of the same name, one in each namespace; what leaves through one arrives on the other.
+/// Two tun devices of the same name, one in each namespace. Packets that leave by one arrive on the other.
 #[derive(Debug)]
 pub struct TunPair {
     stop: Arc<AtomicBool>,
@@ -44,10 +44,10 @@ pub struct TunPair {
 }
 
 impl TunPair {
-    /// Makes the pair; both devices are up.
+    /// Makes the pair. Both devices are up.
     ///
     /// # Errors
-    /// Where `/dev/net/tun` is missing, or without root.
+    /// Fails without root, or if `/dev/net/tun` is missing.
     pub fn new(left: &Netns, right: &Netns, device: &'static str) -> Result<Self> {
         let ends = [left, right]
             .map(|ns| ns.run(move || open(device)).with_context(|| format!("tun device in {}", ns.name())));
@@ -92,6 +92,7 @@ fn open(device: &str) -> Result<File> {
     Ok(file)
 }
 
+/// Carries packets from one device to the other until `stop` is set.
 fn pump(from: &File, to: &File, stop: &AtomicBool) {
     use std::os::fd::AsFd as _;
     let mut packet = vec![0; 70_000];
@@ -104,7 +105,7 @@ fn pump(from: &File, to: &File, stop: &AtomicBool) {
             continue;
         }
         if let Ok(len) = from.read(&mut packet) {
-            // A device that is going down takes nothing: the packet is lost, as on any wire.
+            // An error is ignored: a device that is going down takes no packet, and the packet is lost.
             let _ = to.write(packet.get(..len).unwrap_or_default());
         }
     }

@@ -1,4 +1,4 @@
-//! How long clients of a flagged node wait until their own sockets report an end, over protocols that the small cluster's own Services lack. Here a Service of
+//! Measures how long clients of a flagged node wait until their own sockets report an end, over protocols that the small cluster's Services lack. A Service of
 //! one port has a pod on node B and one on node C, behind rules like those of kube-proxy's nftables mode.
 
 use std::{
@@ -23,7 +23,7 @@ const CLUSTER_IP: [u8; 4] = [10, 96, 0, 30];
 /// The Service's address for the client outside.
 const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
 
-/// A cluster with that Service, and an agent that knows it and rescues.
+/// A cluster with that Service, and an agent that knows the Service and rescues.
 #[derive(Debug)]
 pub struct Served {
     /// The cluster.
@@ -35,15 +35,17 @@ pub struct Served {
 }
 
 impl Served {
-    /// `protocol` as the cluster file and nftables name it. `server`: the argument of `nodefence-peer`; `None` where the test serves itself.
+    /// Builds the cluster. `protocol` is the name in the cluster file and in nftables. `server` is the protocol in the argument of `nodefence-peer`, or `None`
+    /// if the test serves by itself.
     ///
     /// # Errors
-    /// Where the kernel lacks the protocol, or the agent does not come up.
+    /// Fails if the kernel lacks the protocol, or if the agent does not come up.
     pub fn new(protocol: &str, port: u16, server: Option<&str>) -> Result<Self> {
         let cluster = Cluster::new(Options::default())?;
         let [b, c] = [&cluster.b, &cluster.c].map(|node| node.pod_address(Family::V4));
         let [inside, outside] = [CLUSTER_IP, OUTSIDE].map(IpAddr::from);
-        // Before the cluster's own rules. Backends take turns, where kube-proxy picks at random: a rescued client does not meet the same pod over and over.
+        // The rules come before the cluster's own rules. They pick backends in turn and not at random, so that a rescued client does not meet the same pod
+        // again and again.
         cluster.a.ns.nft(&format!(
             "table ip served {{
                 chain pick {{
@@ -82,17 +84,17 @@ impl Served {
         Ok(Self { cluster, agent, port, _servers: servers })
     }
 
-    /// The pod on a node itself.
+    /// The address of the pod on a node itself.
     pub fn pod(&self, node: &Node) -> SocketAddr {
         (node.pod_address(Family::V4), self.port).into()
     }
 
-    /// The Service, for a client in node A's pod.
+    /// The address of the Service, for a client in node A's pod.
     pub fn service(&self) -> SocketAddr {
         (CLUSTER_IP, self.port).into()
     }
 
-    /// The Service, for the client outside.
+    /// The address of the Service, for the client outside.
     pub fn outside(&self) -> SocketAddr {
         (OUTSIDE, self.port).into()
     }
@@ -111,10 +113,10 @@ pub struct Waiting<T> {
 }
 
 impl<T: Debug + Send + 'static> Waiting<T> {
-    /// `wait` gives how the wait ended.
+    /// Starts a client in a thread. `wait` waits and returns how the wait ended.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// Fails if no thread can be started.
     pub fn begin(what: impl Into<String>, wait: impl FnOnce() -> T + Send + 'static) -> Result<Self> {
         let what = what.into();
         let waits = move || {
@@ -125,10 +127,10 @@ impl<T: Debug + Send + 'static> Waiting<T> {
         Ok(Self { what, thread: std::thread::Builder::new().spawn(waits)? })
     }
 
-    /// Waits for the client's end.
+    /// Waits for the client's end. Prints and records how long the client waited.
     ///
     /// # Errors
-    /// Where the client panicked.
+    /// Fails if the client panicked.
     pub fn end(self) -> Result<Ended<T>> {
         let (began, ended, how) =
             self.thread.join().map_err(|_| anyhow!("{}: its thread panicked", self.what))?;
@@ -151,10 +153,10 @@ pub struct Ended<T> {
 }
 
 impl<T: Debug> Ended<T> {
-    /// Checks that the wait took so long, plus the time that the machine stood still, and ended as `expected` says.
+    /// Checks that the wait took from `least` to `most`, plus the time that the machine stood still, and that it ended as `expected` says.
     ///
     /// # Errors
-    /// Where the wait took another time or ended otherwise.
+    /// Fails if the wait took another time, or if it ended otherwise.
     pub fn is(&self, least: Duration, most: Duration, expected: impl FnOnce(&T) -> bool) -> Result<()> {
         ensure!(expected(&self.how), "{self}");
         ensure!(self.took >= least, "{self}; {least:?} were expected at the least");

@@ -1,7 +1,8 @@
-//! How long this machine (a guest, where the test runs in one) stood still during a test, and how long the agent's threads were runnable and did not run.
+//! Measures how long this machine, or the guest in which the test runs, stood still during a test, and how long the agent's threads were runnable but did not
+//! run.
 //!
 //! A bound in a test is the promised time plus the time that the machine stood still ([`within`], [`wait_within`]). The runner reads both figures of a failed
-//! test. It runs the test again only where the test missed a bound ([`missed`]) and one of the figures exceeds that bound.
+//! test. It runs the test again only if the test missed a bound ([`missed`]) and one of the figures exceeds that bound.
 
 mod locked;
 mod looks;
@@ -27,11 +28,11 @@ use precedence::before_all_programs;
 use serde_json::{Value, json};
 use waited::Waited;
 
-/// How often the ticking thread looks at the clock.
+/// The interval at which the ticking thread looks at the clock.
 const TICK: Duration = Duration::from_millis(10);
-/// How often the agents' threads are read. Each reading costs an emulated processor some milliseconds.
+/// The interval at which the agents' threads are read. Each reading takes an emulated processor some milliseconds.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long after its bound a wait goes on, to tell how late the end came.
+/// How long a wait goes on after its bound, to find out how late the end comes.
 const GIVEN_UP: Duration = Duration::from_secs(1);
 /// The prefix by which the runner finds a test's figures.
 const WATCHED: &str = "@@watched";
@@ -39,13 +40,13 @@ const WATCHED: &str = "@@watched";
 const FIGURE: &str = "@@figure";
 /// The prefix by which the runner finds a missed bound, in the error of a failed test.
 const MISSED: &str = "(missed bound:";
-/// The text after a bound that already includes the machine's standstill: the runner does not excuse the test for it a second time.
+/// The text after a bound that already includes the machine's standstill. The runner does not excuse such a test for that standstill a second time.
 const COUNTED: &str = "and what stood still";
 
-/// The state of this whole process.
+/// The state for this whole process.
 static SEEN: Mutex<Seen> = Mutex::new(Seen { due: None, gaps: Vec::new(), agents: Vec::new() });
 static TICKING: Once = Once::new();
-/// Set in programs that are no tests.
+/// Set in programs that are not tests.
 static OFF: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -55,22 +56,22 @@ thread_local! {
 struct Seen {
     /// When the next tick is due.
     due: Option<Instant>,
-    /// When a tick was due, and how late it came.
+    /// For each late tick, when it was due and how late it came.
     gaps: Vec<(Instant, Duration)>,
     agents: Vec<Weak<Waited>>,
 }
 
-/// Watches for one test, from the first namespace or agent that it makes to the last one that it drops. Then prints the figures for the runner.
+/// The watch of one test, from the first namespace or agent that the test makes to the last one that it drops. At the end it prints the figures for the runner.
 #[derive(Debug)]
 pub struct Watch {
     test: String,
     began: Instant,
-    /// The agents' waits, those gone included.
+    /// The waits of all agents, ended ones included.
     waited: Mutex<Vec<Arc<Waited>>>,
 }
 
 impl Watch {
-    /// The watch of the test that runs in the calling thread: libtest names a thread after its test.
+    /// The watch of the test that runs in the calling thread. libtest names a thread after its test.
     pub fn here() -> Arc<Self> {
         if !OFF.load(Ordering::Relaxed) {
             TICKING.call_once(|| drop(std::thread::Builder::new().name("watchdog".to_owned()).spawn(tick)));
@@ -85,7 +86,7 @@ impl Watch {
         })
     }
 
-    /// Watches a process's threads from here on, until it is gone.
+    /// Watches a process's threads from now on, until the process ends.
     pub fn agent(&self, pid: i32) {
         let waited = Arc::new(Waited::of(pid));
         waited.look();
@@ -103,22 +104,22 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let [still, waited] = [longest_gap(self.began), self.waited()].map(|time| time.as_millis() as u64);
-        tell(WATCHED, &json!({"test": self.test, "still_ms": still, "waited_ms": waited}));
+        write_line(WATCHED, &json!({"test": self.test, "still_ms": still, "waited_ms": waited}));
     }
 }
 
-/// Ends all watching and printing: for the demo and the benchmarks, which make namespaces and run agents as tests do.
+/// Turns off all watching and printing, for the demo and the benchmarks. These make namespaces and run agents as tests do.
 pub fn off() {
     OFF.store(true, Ordering::Relaxed);
 }
 
-/// The test that runs in the calling thread.
+/// The name of the test that runs in the calling thread.
 fn test() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }
 
-/// Writes past libtest, which holds back the output of a passing test.
-fn tell(mark: &str, value: &Value) {
+/// Writes a line for the runner straight to standard error, since libtest holds back the output of a passing test.
+fn write_line(mark: &str, value: &Value) {
     if OFF.load(Ordering::Relaxed) {
         return;
     }
@@ -126,7 +127,7 @@ fn tell(mark: &str, value: &Value) {
 }
 
 fn tick() {
-    // No program can hold this thread up.
+    // No program can delay this thread. Without root an error is ignored.
     let _without_root = before_all_programs();
     let mut looked = Instant::now();
     loop {
@@ -135,7 +136,7 @@ fn tick() {
         std::thread::sleep(TICK);
         let late = due.elapsed();
         let mut seen = locked(&SEEN);
-        // This standstill is over: whoever reads before the next tick is due is told of it once.
+        // The standstill is over, so a reader must find it only among the gaps, and not as an open one too.
         seen.due = None;
         if late > LATE {
             seen.gaps.push((due, late));
@@ -150,17 +151,17 @@ fn tick() {
     }
 }
 
-/// The time that this machine stood still since `since`, all together.
+/// How long this machine has stood still since `since`, all together.
 pub fn stood_still(since: Instant) -> Duration {
     gaps(since, Instant::now()).iter().sum()
 }
 
-/// The longest time that the machine stood still without a break since then. Many short stops do not make a lease lapse.
+/// The longest time that the machine has stood still without a break since `since`. Many short stops do not make a lease lapse.
 pub fn longest_gap(since: Instant) -> Duration {
     gaps(since, Instant::now()).into_iter().max().unwrap_or_default()
 }
 
-/// The length of each gap between two ticks. A reader that comes before the ticking thread runs again is told of the gap that is not over.
+/// The lengths of all gaps between ticks, from `from` to `to`. A reader that runs before the ticking thread runs again gets the open gap too.
 fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     let seen = locked(&SEEN);
     let open = seen.due.map(|due| (due, due.elapsed())).filter(|(_, late)| *late > LATE);
@@ -169,42 +170,42 @@ fn gaps(from: Instant, to: Instant) -> Vec<Duration> {
     within.filter(|gap| !gap.is_zero()).collect()
 }
 
-/// The [`Instant`] at which CLOCK_MONOTONIC showed `nanoseconds`. An `Instant` is based on that clock.
+/// The [`Instant`] at which CLOCK_MONOTONIC showed `nanoseconds`. `Instant` uses that clock.
 pub fn moment(nanoseconds: u64) -> Instant {
     Instant::now() - Duration::from_nanos(monotonic_ns().saturating_sub(nanoseconds))
 }
 
-/// Records a figure that a test measured, for the results file.
+/// Records a figure that the test measured, for the results file.
 pub fn figure(name: &str, value: f64, unit: &str) {
-    tell(FIGURE, &json!({"test": test(), "name": name, "value": value, "unit": unit}));
+    write_line(FIGURE, &json!({"test": test(), "name": name, "value": value, "unit": unit}));
 }
 
-/// Checks that `took`, which began at `began`, is within the promise plus the time that the machine stood still. Records the figure.
+/// Checks that `took`, a time from `began` on, is at most the promise plus the time that the machine stood still in it. Records the figure.
 ///
 /// # Errors
-/// Where `took` is longer.
+/// Fails if `took` is longer.
 pub fn held(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<Duration> {
-    kept(what, promised, began, took);
+    record(what, promised, began, took);
     bounded(what, promised, began, took)?;
     Ok(took)
 }
 
-/// Records a time, its promise, and how long the machine stood still meanwhile.
-fn kept(what: &str, promised: Duration, began: Instant, took: Duration) {
+/// Records a time as a figure, with its promise and with how long the machine stood still meanwhile.
+fn record(what: &str, promised: Duration, began: Instant, took: Duration) {
     let [value, promised, still] =
         [took, promised, still_within(began, took)].map(|time| time.as_secs_f64() * 1e3);
-    let told = json!({"test": test(), "name": what, "value": value, "unit": "ms", "promised": promised, "still": still});
-    tell(FIGURE, &told);
+    let figure = json!({"test": test(), "name": what, "value": value, "unit": "ms", "promised": promised, "still": still});
+    write_line(FIGURE, &figure);
 }
 
 fn still_within(began: Instant, took: Duration) -> Duration {
     gaps(began, began + took).iter().sum()
 }
 
-/// As [`held`], but records no figure: for checks that repeat.
+/// Same as [`held`], but records no figure, for checks that repeat.
 ///
 /// # Errors
-/// As [`held`].
+/// Fails as [`held`] does.
 pub fn bounded(what: &str, promised: Duration, began: Instant, took: Duration) -> Result<()> {
     let still = still_within(began, took);
     if took > promised + still { Err(late(what, promised, took, still)) } else { Ok(()) }
@@ -217,31 +218,31 @@ fn late(what: &str, promised: Duration, took: Duration, still: Duration) -> Erro
     overdue(promised, text)
 }
 
-/// The error of a test that missed a bound which does not include the machine's standstill. Without a missed bound the runner never runs a failed test again.
-/// With it, the runner does where the machine stood still without a break for longer than the bound, or the agent waited for a processor. A bound missed by
-/// [`overdue`], [`held`], [`within`] and [`wait_within`] is excused by the agent's wait alone.
+/// The error of a test that missed a bound which does not include the machine's standstill. The runner runs a failed test again only if its error is a missed
+/// bound, and if the machine stood still without a break, or a thread of the agent waited for a processor, for longer than that bound. If [`overdue`],
+/// [`held`], [`within`] or [`wait_within`] made the error, only the agent's wait counts.
 pub fn missed(bound: Duration, what: impl Display) -> Error {
     anyhow!("{what} {MISSED} {} ms)", bound.as_millis())
 }
 
-/// As [`missed`], for a bound that includes the machine's standstill, which excuses nothing a second time.
+/// Same as [`missed`], for a bound that already includes the machine's standstill.
 pub fn overdue(bound: Duration, what: impl Display) -> Error {
     anyhow!("{what} {MISSED} {} ms {COUNTED})", bound.as_millis())
 }
 
-/// As [`held`], for an action that ends now.
+/// Same as [`held`], for an action that ends now.
 ///
 /// # Errors
-/// As [`held`].
+/// Fails as [`held`] does.
 pub fn within(what: &str, promised: Duration, began: Instant) -> Result<Duration> {
     held(what, promised, began, began.elapsed())
 }
 
-/// Waits until `done`, and checks the time since `began` against the promise plus the machine's standstill since. A look counts by its beginning. One look begins
-/// when the time is over: an end that this look does not find is late.
+/// Waits until `done` says yes, and checks the time since `began` against the promise plus the machine's standstill. The time of a look is the time of its
+/// beginning. One look begins exactly when the time is over. A result that this look does not find is late.
 ///
 /// # Errors
-/// Where it took longer, or was not done.
+/// Fails if the result came later, or not at all.
 pub fn wait_within(
     what: &str,
     promised: Duration,
@@ -252,7 +253,7 @@ pub fn wait_within(
     loop {
         let took = began.elapsed();
         if done() {
-            kept(what, promised, began, took);
+            record(what, promised, began, took);
             let still = still_within(began, took);
             let in_time = looks.in_time(took, still);
             return if in_time { Ok(took) } else { Err(late(what, promised, took, still)) };
@@ -272,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// A child stops this whole process for a while.
+    /// A child process stops this whole process for a while.
     #[test]
     fn a_process_that_stood_still_knows_it() {
         let _watch = Watch::here();
@@ -281,7 +282,7 @@ mod tests {
         let script = "kill -STOP $PPID; sleep 0.4; kill -CONT $PPID";
         let stopped = Command::new("sh").args(["-c", script]).status().expect("sh");
         assert!(stopped.success());
-        // No pause here: the ticking thread may not have run yet.
+        // There is no pause here, so that the ticking thread may not have run yet.
         let still = stood_still(began);
         let took = began.elapsed();
         assert!(still > Duration::from_millis(300) && still < took, "{still:?} of {took:?}");
@@ -294,7 +295,7 @@ mod tests {
         }));
     }
 
-    /// Beside busy processes on one processor, another process that all of them precede.
+    /// A process of low priority, beside busy processes on the same processor, waits for that processor.
     #[test]
     fn a_process_that_waits_for_a_processor_is_seen() {
         let busy = |nice: &str| {
@@ -304,7 +305,7 @@ mod tests {
         let mut all = ["12", "0", "0", "0"].map(busy);
         let watch = Watch::here();
         watch.agent(all[0].id() as i32);
-        // The kernel counts a wait once it is over, which may take a while where others want the processor too.
+        // The kernel counts a wait only once it is over, which may take a while beside busy processes.
         let mut waited = Duration::ZERO;
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(200));

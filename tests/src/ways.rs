@@ -1,4 +1,4 @@
-//! The next hop by which packets leave the calling thread's network namespace, from the tables that the agent reads.
+//! Finds the next hop of packets that leave the calling thread's network namespace, from the tables that the agent reads.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -11,7 +11,7 @@ use nodefence::{
     routes::{Blocks, Policies},
 };
 
-/// The next hop to an address; `None` for this machine's own addresses and for unreachable ones.
+/// The next hop to an address. `None` for this machine's own addresses and for unreachable ones.
 pub fn next_hop(to: IpAddr) -> Result<Option<Hop>> {
     let mut blocks = Blocks::default();
     blocks.add(to);

@@ -75,7 +75,7 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
     let mut idle = Idle::new(&cluster)?;
     agent.flag("node-b")?;
     idle.still_wait()?;
-    agent.succeed(&["--proxy", "auto"])?;
+    agent.take_over_with(&["--proxy", "auto"])?;
     // A start takes many seconds where the machine is emulated.
     wait_until("the next agent has challenged idle clients", Duration::from_secs(120), || {
         last_challenge(&agent).is_ok_and(|row| row["challenged"].as_u64().is_some_and(|flows| flows >= 2))

@@ -222,7 +222,7 @@ fn a_full_map_is_counted_and_the_rest_is_written() -> Result<()> {
         "{status}"
     );
     ensure!(maps(&ns)?.backends.len() == 2);
-    agent.logs("the maps are full")?;
+    agent.wait_for_log("the maps are full")?;
     ensure!(agent.expect(&["status"])?.contains("3 backends do not fit and pass"));
     let flag = agent.cli(&["flag", "node-b"])?;
     let warned = String::from_utf8_lossy(&flag.stderr);
@@ -241,7 +241,7 @@ fn an_interface_that_does_not_exist_stops_no_other() -> Result<()> {
     );
     ensure!(interfaces[1]["error"].is_null() && !interfaces[1]["tc"].is_null(), "{status}");
     ensure!(status["state"] == "degraded" && status["warnings"][0]["code"] == "NF21", "{status}");
-    agent.logs("no interface named nope0")
+    agent.wait_for_log("no interface named nope0")
 }
 
 #[test]

@@ -101,11 +101,12 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
     let (ns, mut agent) = begin()?;
     // Slices first, and single objects, which are no list: they may not be all.
     agent.tell(&format!("{SLICES}service default/web=10.96.0.10:80\n"))?;
-    agent.logs("the start waits for the list of objects: the first list of nodes, Services event=")?;
+    agent
+        .wait_for_log("the start waits for the list of objects: the first list of nodes, Services event=")?;
     agent.tell("nodes\n")?;
-    agent.logs("the first list of Services")?;
+    agent.wait_for_log("the first list of Services")?;
     agent.tell(SERVICES)?;
-    agent.logs("there are no nodes; if that is meant, start the agent with --allow-empty")?;
+    agent.wait_for_log("there are no nodes; if that is meant, start the agent with --allow-empty")?;
     ensure!(!agent.socket().exists(), "it serves, and does not know who exists");
     agent.tell(NODES)?;
     agent.ready()?;
@@ -218,7 +219,7 @@ fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
 fn an_agent_whose_source_has_ended_ends_in_order() -> Result<()> {
     let (_ns, mut agent) = start()?;
     agent.flag("node-b")?;
-    drop(agent.take_says()?);
+    drop(agent.take_objects_pipe()?);
     ensure!(agent.ends_by_itself(READY)? == Some(1), "{}", agent.log());
     let log = agent.log();
     ensure!(log.contains("`source`: the list of objects has ended; the agent ends"), "{log}");
@@ -229,7 +230,7 @@ fn an_agent_whose_source_has_ended_ends_in_order() -> Result<()> {
 #[test]
 fn a_signal_ends_a_start_that_waits() -> Result<()> {
     let (_ns, mut agent) = begin()?;
-    agent.logs("the start waits for the list of objects")?;
+    agent.wait_for_log("the start waits for the list of objects")?;
     agent.terminate()?;
     let log = agent.log();
     ensure!(log.contains("SIGTERM") && !log.contains("has ended"), "{log}");
@@ -280,7 +281,7 @@ fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
     ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut again");
     let row = &agent.status()?["cluster"];
     ensure!(row["view"] == view && row["is_old"] == json!(false), "{row}");
-    agent.logs("the view is confirmed")?;
+    agent.wait_for_log("the view is confirmed")?;
     for line in ["has not confirmed its view for so long", "the view is confirmed"] {
         ensure!(logged(&agent, line) == 1, "`{line}` is to be told once: {}", agent.log());
     }

@@ -112,7 +112,7 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
         "{shown}"
     );
     ensure!(agent.expect(&["status"])?.contains(&format!("\n  NF07  {why}")));
-    agent.logs(why)?;
+    agent.wait_for_log(why)?;
     let doctor = agent.cli(&["doctor"])?;
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     ensure!(doctor.contains(why) && doctor.contains("ip link delete cilium_host"), "{doctor}");
@@ -122,7 +122,7 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     ensure!(agent.counter(Reason::Reset)? > 0, "cut, and no RST");
     let shown = status(&agent)?;
     ensure!(shown["mode"] == "enforce" && shown["replacement"].is_null(), "{shown}");
-    agent.logs("nothing forwards Services in kube-proxy's place any more")?;
+    agent.wait_for_log("nothing forwards Services in kube-proxy's place any more")?;
 
     // The replacement comes while a node is flagged: packets that were cut pass again.
     a.ip("link add cilium_host type veth peer name cilium_net")?;
@@ -247,7 +247,7 @@ fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()>
     let text = agent.expect(&["status", "-o", "wide"])?;
     let lines = format!("Left out        2 endpoints (NF12)\n{:16}{v6} on node-b: {why}\n", "");
     ensure!(text.contains(&lines), "{text}");
-    agent.logs("endpoints are left out and not cut")?;
+    agent.wait_for_log("endpoints are left out and not cut")?;
 
     let begun = Instant::now();
     agent.rewrite_cluster_file(&dual_stack(&cluster, &[v4, v6]))?;

@@ -168,7 +168,7 @@ fn an_agent_believes_a_mode_once_its_trace_is_there() -> Result<()> {
     let (none, why) = mode()?;
     assert!(none.is_null() && why.contains("says nftables, which is not believed"), "{none}: {why}");
     assert!(agent.expect(&["status"])?.contains("not believed"));
-    agent.logs("says nftables, which is not believed")?;
+    agent.wait_for_log("says nftables, which is not believed")?;
     ns.nft("table ip kube-proxy {}")?;
     wait_until("the trace is seen", Duration::from_secs(20), || {
         mode().is_ok_and(|(mode, _)| mode == "nftables")

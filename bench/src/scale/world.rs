@@ -123,7 +123,7 @@ impl World {
                 let mut agent = Agent::of_objects(program, &router, &own, &devices, options)?;
                 agent.tell(&text)?;
                 agent.ready()?;
-                let says = Says(agent.take_says()?);
+                let says = Says(agent.take_objects_pipe()?);
                 (agent, Some(says))
             }
         };

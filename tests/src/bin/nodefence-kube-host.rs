@@ -1,6 +1,7 @@
-//! Runs a program in a network namespace of its own with an API server on loopback: QEMU, whose guest reaches that server as its host.
+//! Runs a program in a network namespace of its own, with an API server on loopback. The program is QEMU, whose guest reaches that server at its host's
+//! address.
 //!
-//! `nodefence-kube-host PROGRAM [ARGUMENT...]`: streams, and whether it succeeded, are the program's.
+//! `nodefence-kube-host PROGRAM [ARGUMENT...]`: the streams are the program's. The exit code says whether the program succeeded.
 
 use std::{process::Command, sync::Arc, time::Duration};
 

@@ -1,9 +1,12 @@
-//! `nodefence` whose agent follows objects that it is told of by its standard input, for tests and benchmarks. All else is as of `nodefence`.
+//! `nodefence` whose agent follows objects from its standard input, for tests and benchmarks. Everything else is as in `nodefence`.
 //!
-//! A line is a change; the input's end is that of the source:
-//! `node NODE`, `service SERVICE`, `slice SLICE`: it is there, and so it is; `nodes NODE...`, `services SERVICE...`, `slices SLICE...`: these are all of them;
-//! `gone node NAME`, and so on: it is there no more.
-//! NODE is `NAME=ADDRESS,...`, SERVICE `NAME=ADDRESS:PORT` (target port 8080, TCP; IPv4, or `None`), SLICE `NAME=SERVICE:ADDRESS@NODE,...`.
+//! Each line is a change. The end of the input is the end of the source.
+//! - `node NODE`, `service SERVICE`, `slice SLICE`: the object exists and has this content.
+//! - `nodes NODE...`, `services SERVICE...`, `slices SLICE...`: these are all objects of the kind.
+//! - `gone node NAME`, `gone service NAME`, `gone slice NAME`: the object was deleted.
+//!
+//! NODE is `NAME=ADDRESS,...`. SERVICE is `NAME=ADDRESS:PORT`, with an IPv4 address or `None`, target port 8080 and TCP. SLICE is
+//! `NAME=SERVICE:ADDRESS@NODE,...`.
 
 use std::{collections::HashSet, io::BufRead as _, sync::Arc};
 
@@ -17,7 +20,7 @@ use nodefence::{
     source::{Objects, Teller, changes},
 };
 
-/// As of `nodefence`, whose memory is measured.
+/// The allocator of `nodefence`, since benchmarks measure the memory of this program in its place.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -42,7 +45,7 @@ fn read(teller: &Teller) -> Result<()> {
     Ok(())
 }
 
-/// Texts that occur in many objects are stored once, as in any frugal source.
+/// Reads lines. A text that occurs in many objects is stored once, as a frugal source does.
 #[derive(Default)]
 struct Reader(HashSet<Arc<str>>);
 

@@ -1,11 +1,15 @@
-//! A backend for the tests and the demo: TCP on some ports, UDP, SCTP or MPTCP on others, over IPv4 and IPv6.
+//! A backend for the tests and the demo: TCP, UDP, SCTP or MPTCP on the given ports, over IPv4 and IPv6.
 //!
-//! `nodefence-peer NAME tcp=8080 udp=5300 ...`; writes one line to standard output once all ports are open.
+//! `nodefence-peer NAME tcp=8080 udp=5300 ...` writes one line to standard output once all ports are open.
 //!
-//! TCP, SCTP and MPTCP requests, any number on one connection (lengths are 4 bytes, network order):
-//! `w` who are you: the name and a line end; `e` length payload: the payload back; `s` length payload: read it all, one
-//! byte `k` back; `d` length: so many bytes of [`pattern`] back; `p` long poll: never answered.
-//! UDP: each datagram is answered with the name, a space and the datagram.
+//! A TCP, SCTP or MPTCP connection takes any number of requests. Lengths are 4 bytes in network order.
+//! - `w` (who): the answer is the name and a line end.
+//! - `e` length payload (echo): the answer is the payload.
+//! - `s` length payload (upload): the answer is one byte `k` once the payload was read.
+//! - `d` length (download): the answer is this many bytes of [`pattern`].
+//! - `p` (long poll): there is never an answer.
+//!
+//! Each UDP datagram is answered with the name, a space and the datagram.
 
 use std::{
     io::{Read, Write},
@@ -49,7 +53,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// A socket that is used as one of TCP.
+/// A listening SCTP or MPTCP socket, which is then used like a TCP socket.
 fn listener(over: Over, port: u16) -> Result<TcpListener> {
     let protocol = Some(over.protocol());
     let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, protocol);
@@ -64,7 +68,7 @@ fn tcp(listener: &TcpListener, name: &str) {
         let name = name.to_owned();
         thread::spawn(move || {
             let _ = stream.set_nodelay(true);
-            // The client's end is the ordinary end.
+            // An error is ignored: a connection usually ends because the client ends it.
             let _ = serve(stream, &name);
         });
     }

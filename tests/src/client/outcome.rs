@@ -5,20 +5,20 @@ use std::io::ErrorKind;
 /// How one request went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Answered in time.
+    /// The request was answered in time.
     Answered,
-    /// ECONNRESET (TCP, also EPIPE after it).
+    /// ECONNRESET; for TCP also EPIPE, which follows it.
     Reset,
-    /// ECONNREFUSED: TCP in answer to a SYN, UDP by ICMP.
+    /// ECONNREFUSED: for TCP in answer to a SYN, for UDP by ICMP.
     Refused,
     /// No answer within the time limit.
     TimedOut,
-    /// Anything else, an orderly end included.
+    /// Anything else, such as an orderly end.
     Other,
 }
 
 impl Outcome {
-    /// The outcome of an error.
+    /// The outcome that an error means.
     pub fn of(error: &std::io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Reset,

@@ -1,4 +1,4 @@
-//! Clients of datagrams.
+//! Clients that use UDP.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -18,10 +18,10 @@ pub struct UdpConn {
 }
 
 impl UdpConn {
-    /// A socket of `ns`, connected to `to`, with a limit for reads.
+    /// Makes a socket in `ns`, connected to `to`. Reads get the limit `limit`.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn connect(ns: &Netns, to: SocketAddr, limit: Duration) -> std::io::Result<Self> {
         let socket = ns.run(move || {
             let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
@@ -36,7 +36,7 @@ impl UdpConn {
     /// Makes sockets until the balancer has picked the backend `name`.
     ///
     /// # Errors
-    /// Where an exchange fails, or 200 sockets all went elsewhere.
+    /// Fails if an exchange fails, or if 200 sockets all went elsewhere.
     pub fn connect_to(ns: &Netns, to: SocketAddr, name: &str, limit: Duration) -> Result<Self> {
         for _ in 0..200 {
             let conn = Self::connect(ns, to, limit)?;
@@ -47,19 +47,19 @@ impl UdpConn {
         bail!("200 UDP sockets to {to} and none went to {name}")
     }
 
-    /// The name of the backend behind this flow.
+    /// Asks the backend behind this flow for its name.
     ///
     /// # Errors
-    /// The socket's error.
+    /// Fails with the socket's error.
     pub fn who(&self) -> std::io::Result<String> {
         let answer = self.exchange(b"who")?;
         Ok(answer.split(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// One datagram there and its answer back.
+    /// Sends one datagram and returns the answer.
     ///
     /// # Errors
-    /// The socket's error.
+    /// Fails with the socket's error.
     pub fn exchange(&self, payload: &[u8]) -> std::io::Result<String> {
         self.socket.send(payload)?;
         let mut buffer = vec![0; 65_536];
@@ -68,7 +68,7 @@ impl UdpConn {
         Ok(String::from_utf8_lossy(&buffer).into_owned())
     }
 
-    /// One exchange, as an outcome.
+    /// Makes one exchange and returns its outcome.
     pub fn request(&self) -> Outcome {
         Outcome::from_result(self.who())
     }

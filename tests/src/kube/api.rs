@@ -1,4 +1,4 @@
-//! A client of an API server: JSON over HTTPS, one namespace to make its sockets in.
+//! A client of an API server, which sends JSON over HTTPS from one namespace.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use ureq::{
 
 use crate::Netns;
 
-/// An answer takes longer only where something is wrong, also on a busy machine.
+/// The time limit of a request. Even on a busy machine an answer takes longer only if something is wrong.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The writer's name in `managedFields`.
+/// The name of this client in `managedFields`.
 const MANAGER: &str = "nodefence-tests";
 
 /// A client with all rights.
@@ -28,10 +28,11 @@ pub struct Api {
 }
 
 impl Api {
-    /// A client in `ns` that trusts the certificates in `certificates` (PEM), or any, and shows `token`. It connects to nothing yet.
+    /// A client in `ns` that sends `token`. It trusts the certificates in the PEM file `certificates`, or any certificate if that is `None`. It does not
+    /// connect yet.
     ///
     /// # Errors
-    /// Where the file cannot be read or holds no certificate.
+    /// Fails if the file cannot be read or holds no certificate.
     pub fn new(ns: &Arc<Netns>, url: &str, certificates: Option<&Path>, token: &str) -> Result<Self> {
         let tls = TlsConfig::builder()
             .provider(TlsProvider::Rustls)
@@ -41,7 +42,7 @@ impl Api {
             None => tls.disable_verification(true),
         };
         let tls = tls.build();
-        // A proxy that the environment names is for the world outside; this client stays in its namespace.
+        // Proxies in the environment are ignored: they are outside of this client's namespace.
         let config = Agent::config_builder()
             .tls_config(tls)
             .proxy(None)
@@ -56,27 +57,27 @@ impl Api {
         })
     }
 
-    /// GET: gives the text, where the answer is 200.
+    /// GET. Returns the body of a successful answer as text.
     ///
     /// # Errors
-    /// Where there is no answer, or another one.
+    /// Fails if there is no answer, or if the answer has another status.
     pub fn text(&self, path: &str) -> Result<String> {
         let (agent, url, token) = self.parts(path);
         self.ns.run(move || read(agent.get(&url).header("Authorization", token).call(), "GET", &url))
     }
 
-    /// GET, as JSON.
+    /// GET. Returns the body of a successful answer as JSON.
     ///
     /// # Errors
-    /// As [`Api::text`].
+    /// Fails as [`Api::text`] does.
     pub fn get(&self, path: &str) -> Result<Value> {
         parse(&self.text(path)?)
     }
 
-    /// POST to a collection; the object as the server has it now.
+    /// POST to a collection. Returns the object as the server stored it.
     ///
     /// # Errors
-    /// Where there is no answer, or the server refuses; with its message.
+    /// Fails if there is no answer, or if the server refuses. The error includes the server's message.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
         let (agent, url, token) = self.parts(path);
         let body = object.to_string();
@@ -88,10 +89,10 @@ impl Api {
         parse(&answer?)
     }
 
-    /// Creates an object or gives it this content (server-side apply); `path` names the object itself.
+    /// Creates an object, or changes it to this content (server-side apply). `path` names the object itself.
     ///
     /// # Errors
-    /// As [`Api::create`].
+    /// Fails as [`Api::create`] does.
     pub fn apply(&self, path: &str, object: &Value) -> Result<Value> {
         let (agent, url, token) = self.parts(&format!("{path}?fieldManager={MANAGER}&force=true"));
         let body = object.to_string();
@@ -104,10 +105,10 @@ impl Api {
         parse(&answer?)
     }
 
-    /// DELETE, of an object or of all of a collection.
+    /// DELETE of an object, or of all objects of a collection.
     ///
     /// # Errors
-    /// As [`Api::create`]; also where there is no such object.
+    /// Fails as [`Api::create`] does, or if there is no such object.
     pub fn delete(&self, path: &str) -> Result<()> {
         let (agent, url, token) = self.parts(path);
         let answer = self
@@ -135,7 +136,7 @@ fn trusted(certificates: &Path) -> Result<Vec<Certificate<'static>>> {
     Ok(trusted)
 }
 
-/// The body of a good answer; of a bad one the status and what the server says.
+/// Returns the body of a successful answer. The error for any other answer has its status and its body.
 fn read(answer: Result<Response<Body>, ureq::Error>, verb: &str, url: &str) -> Result<String> {
     let mut answer = answer.with_context(|| format!("{verb} {url}"))?;
     let text = answer.body_mut().read_to_string().with_context(|| format!("{verb} {url}: the answer"))?;

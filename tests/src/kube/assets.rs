@@ -1,17 +1,16 @@
-//! Where the real programs lie.
+//! The paths of etcd, kube-apiserver and kube-proxy.
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Environment: the folder of the programs; `cargo xtask test` sets it.
+/// The environment variable that names the folder of the programs. `cargo xtask test` sets it.
 const FOLDER: &str = "NODEFENCE_ASSETS";
 
-/// The program `name`: in the folder that `NODEFENCE_ASSETS` names, else behind the link that `cargo xtask assets` leaves in
-/// the target folder.
+/// The path of the program `name`: in the folder that `NODEFENCE_ASSETS` names, or else behind the link that `cargo xtask assets` makes in the target folder.
 ///
 /// # Errors
-/// Where the program is not there; with the command that makes it.
+/// Fails if there is no such program. The error names the command that makes it.
 pub fn asset(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("find the running executable")?;
     let tried: Vec<PathBuf> = match std::env::var_os(FOLDER).filter(|value| !value.is_empty()) {

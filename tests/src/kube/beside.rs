@@ -1,4 +1,4 @@
-//! The agent beside a real kube-proxy on node A of the small cluster, both told of the same Services.
+//! The agent beside a real kube-proxy on node A of the small cluster. Both get the same Services.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::{
 };
 use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
 
-/// The objects that both are told of, and the network.
+/// The options of the network, the Services, kube-proxy and the agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// The network.
     pub options: Options,
-    /// IP versions of the Services.
+    /// The IP versions of the Services.
     pub families: &'static [Family],
-    /// Clients keep their endpoints (`sessionAffinity: ClientIP`).
+    /// Whether the Services have affinity (`sessionAffinity: ClientIP`).
     pub affinity: bool,
-    /// `externalTrafficPolicy: Local` of Web and Dns.
+    /// Whether Web and Dns have `externalTrafficPolicy: Local`.
     pub local: bool,
     /// kube-proxy's `syncPeriod`.
     pub sync_period: Duration,
@@ -31,7 +31,7 @@ pub struct Setup<'a> {
 }
 
 impl Default for Setup<'_> {
-    /// Services of both IP versions.
+    /// The default Services have both IP versions, and policies Cluster.
     fn default() -> Self {
         Self {
             options: Options::default(),
@@ -51,7 +51,7 @@ impl Setup<'_> {
     }
 }
 
-/// A cluster with an API server that has its Services, kube-proxy and agent. Ends with everything in it.
+/// A cluster with an API server that has the cluster's Services, a kube-proxy and an agent. All of it ends when this is dropped.
 #[derive(Debug)]
 pub struct Beside {
     /// The agent, on node A.
@@ -60,16 +60,16 @@ pub struct Beside {
     pub proxy: KubeProxy,
     /// The API server, in node A's namespace.
     pub control: ControlPlane,
-    /// The cluster: Web and Dns (one Service, two ports) and Host have endpoints on B and C.
+    /// The cluster. Web and Dns are two ports of one Service. Both they and Host have endpoints on B and C.
     pub cluster: Cluster,
     setup: Setup<'static>,
 }
 
 impl Beside {
-    /// Builds it all.
+    /// Builds the cluster and starts the API server, kube-proxy and the agent.
     ///
     /// # Errors
-    /// Where one of them does not come up; with its log.
+    /// Fails if a program does not come up. The error includes the program's log.
     pub fn new(mode: Mode, setup: Setup<'_>) -> Result<Self> {
         let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..setup.options })?;
         let extra = [&["--proxy", "auto"], setup.extra].concat();
@@ -87,27 +87,27 @@ impl Beside {
         Ok(Self { agent, proxy, control, cluster, setup })
     }
 
-    /// Tells both of other endpoints for Web and Dns.
+    /// Changes the endpoints of Web and Dns, for kube-proxy and for the agent.
     ///
     /// # Errors
-    /// Where the API server refuses them.
+    /// Fails if the API server refuses the endpoints.
     pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
         self.tell_proxy(nodes)?;
         self.agent.rewrite_cluster_file(&file(&self.cluster, &self.setup, nodes).to_string())
     }
 
-    /// Tells kube-proxy alone of other endpoints for Web and Dns.
+    /// Changes the endpoints of Web and Dns for kube-proxy alone.
     ///
     /// # Errors
-    /// Where the API server refuses them.
+    /// Fails if the API server refuses the endpoints.
     pub fn tell_proxy(&self, nodes: &[&Node]) -> Result<()> {
         slices(&self.control, &self.setup, Service::Web, nodes)
     }
 
-    /// Tells both that the endpoint of Web and Dns on a node is about to end. It still answers.
+    /// Makes the endpoint of Web and Dns on a node terminating, for kube-proxy and for the agent. The endpoint still answers.
     ///
     /// # Errors
-    /// Where the API server refuses it.
+    /// Fails if the API server refuses the endpoints.
     pub fn end_endpoint(&self, node: &Node) -> Result<()> {
         let both = [&self.cluster.b, &self.cluster.c];
         for family in self.setup.families {
@@ -123,35 +123,36 @@ impl Beside {
         let mut file = file(&self.cluster, &self.setup, &both);
         let endpoints = file["services"][0]["endpoints"].as_array_mut();
         for endpoint in endpoints.into_iter().flatten().filter(|endpoint| endpoint["node"] == node.name) {
-            (endpoint["ready"], endpoint["terminating"]) = (json!(false), json!(true));
+            endpoint["ready"] = json!(false);
+            endpoint["terminating"] = json!(true);
         }
         self.agent.rewrite_cluster_file(&file.to_string())
     }
 
-    /// Has the cluster file flag these nodes. `nodes`: as last told by [`Self::set_endpoints`].
+    /// Writes a cluster file that flags the nodes `flagged`. `nodes` are the nodes with endpoints, as last set by [`Self::set_endpoints`].
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn flag_in_file(&self, nodes: &[&Node], flagged: &[&Node]) -> Result<()> {
         let mut file = file(&self.cluster, &self.setup, nodes);
         file["flags"] = flagged.iter().map(|node| json!({"node": node.name})).collect();
         self.agent.rewrite_cluster_file(&file.to_string())
     }
 
-    /// Deletes a Service from the API server, and makes it anew.
+    /// Deletes a Service from the API server, does `meanwhile`, and creates the Service again.
     ///
     /// # Errors
-    /// Where the API server refuses.
+    /// Fails if the API server refuses, or if `meanwhile` fails.
     pub fn recreate(&self, service: Service, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         self.control.delete_service(&self.setup.service(service).name)?;
         meanwhile()?;
         self.control.service(&self.setup.service(service))
     }
 
-    /// Ends kube-proxy and starts another one in its place. Returns once that has synced.
+    /// Ends kube-proxy and starts a new one. Returns once the new one has synced.
     ///
     /// # Errors
-    /// Where it does not end or does not come up.
+    /// Fails if the old kube-proxy does not end, or if the new one does not come up.
     pub fn restart_proxy(self) -> Result<Self> {
         let Self { agent, proxy, control, cluster, setup } = self;
         let mode = proxy.mode;
@@ -163,13 +164,13 @@ impl Beside {
     /// The agent's `status`.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// Fails if the agent does not answer.
     pub fn status(&self) -> Result<Value> {
         self.agent.status()
     }
 }
 
-/// Writes a Service's slices, one of each IP version, with endpoints on these nodes.
+/// Writes the slices of a Service, one for each IP version, with endpoints on these nodes.
 fn slices(control: &ControlPlane, setup: &Setup<'_>, service: Service, nodes: &[&Node]) -> Result<()> {
     setup.families.iter().try_for_each(|family| {
         let endpoints = nodes.iter().map(|node| endpoint(service, node, *family));
@@ -177,7 +178,7 @@ fn slices(control: &ControlPlane, setup: &Setup<'_>, service: Service, nodes: &[
     })
 }
 
-/// The cluster file: nodes, and the Services as kube-proxy has them, Web and Dns with endpoints on `nodes`.
+/// The cluster file: all nodes, and the same Services as kube-proxy has. Web and Dns have endpoints on `nodes`.
 fn file(cluster: &Cluster, setup: &Setup<'_>, nodes: &[&Node]) -> Value {
     let all = [&cluster.a, &cluster.b, &cluster.c];
     let nodes_of = all.map(
@@ -209,10 +210,11 @@ fn file(cluster: &Cluster, setup: &Setup<'_>, nodes: &[&Node]) -> Value {
     json!({"nodes": nodes_of, "services": services})
 }
 
-/// Runs a test beside kube-proxy's nftables mode, which wants Linux 5.13 (pkg/proxy/nftables/proxier.go, v1.36). On 5.10 it must say so.
+/// Runs a test beside kube-proxy's nftables mode, which needs Linux 5.13 (pkg/proxy/nftables/proxier.go, v1.36). On 5.10 checks instead that kube-proxy refuses
+/// to run because of the kernel.
 ///
 /// # Errors
-/// The test's; where kube-proxy runs on a kernel that it does not run on.
+/// Fails as the test does. On 5.10 it fails if kube-proxy comes up, or if its error does not name the kernel.
 pub fn in_nftables_mode(test: impl Fn(Mode) -> Result<()>) -> Result<()> {
     let release = kernel::release()?;
     if !release.starts_with("5.10.") {

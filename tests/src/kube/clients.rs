@@ -1,4 +1,4 @@
-//! Clients of a Service while one of its nodes hangs: clients that keep their connections, and new ones.
+//! Clients of a Service while a node with endpoints hangs: clients with long-lived connections, and clients with new ones.
 
 use std::{
     fmt::Display,
@@ -25,40 +25,42 @@ use crate::{
     watch::{figure, missed, overdue, stood_still},
 };
 
-/// Clients that keep their connections, half of each IP version.
+/// The number of clients with long-lived connections. Half of them use each IP version.
 const CLIENTS: usize = 40;
-/// How often there is a new connection: ten a second.
+/// The interval between new connections.
 const NEW: Duration = Duration::from_millis(100);
-/// A client that waits this long for an answer waits for a node that stands still.
+/// A client that waits longer than this for an answer waits for the hung node.
 const CAUGHT: Duration = Duration::from_millis(150);
-/// How long everything is watched after the flag: longer than a lost SYN or a lost first segment is waited for.
+/// How long clients run after the flag: longer than until a lost SYN or a lost first segment is sent again.
 pub(super) const AFTER: Duration = Duration::from_secs(2);
-/// The same in one place of each test: longer than a verdict holds without a renewal.
+/// The same for one place of each test: longer than a verdict holds without a renewal.
 pub(super) const AFTER_A_RENEWAL: Duration = Duration::from_secs(4);
-/// How long it may take until all clients are connected.
+/// The time limit until all clients are connected.
 const SET_UP: Duration = Duration::from_secs(60);
-/// Longest wait for anything.
+/// The time limit of any other wait.
 pub(super) const LIMIT: Duration = Duration::from_secs(8);
-/// How often each client sends a request. The clients alone must not keep an emulated processor busy.
-fn each() -> Duration {
+
+/// The pause between two requests of a client. On an emulated processor it is longer, so that the clients alone do not keep that busy.
+fn request_pause() -> Duration {
     Duration::from_millis(if emulated() { 200 } else { 25 })
 }
 
-/// How long a client may wait after the flag: less than until a lost SYN is sent again.
+/// How long a client may wait after the flag: at most until a lost SYN is sent again.
 pub(super) const STALL: Duration = Duration::from_secs(1);
-/// The clients' outcomes, while somebody flags a node.
+
+/// The state that all clients share.
 struct Watched<'a> {
     ns: &'a Netns,
-    /// The Service, by IP version.
+    /// The address of the Service in each IP version.
     to: [SocketAddr; 2],
     flagged: OnceLock<Instant>,
-    /// Clients that keep their connection and have had an answer.
+    /// How many clients with long-lived connections have had an answer.
     served: AtomicUsize,
-    /// Requests without an answer yet: destination, whether on a new connection, and since when.
+    /// Requests without an answer yet: the destination, whether the connection is new, and the start.
     waiting: Mutex<Vec<(SocketAddr, bool, Instant)>>,
 }
 
-/// A client's wait, and how long the machine stood still in it.
+/// A client's wait, and how long the machine stood still during it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
     pub(super) took: Duration,
@@ -70,15 +72,15 @@ impl Wait {
         Self { took: begun.elapsed(), still: stood_still(begun) }
     }
 
-    /// The longer one of the two.
+    /// The longer of two waits.
     pub(super) fn max(self, other: Self) -> Self {
         if other.own() > self.own() { other } else { self }
     }
 
-    /// Records the figure, and checks it against [`STALL`].
+    /// Records the wait as a figure, and checks it against [`STALL`].
     ///
     /// # Errors
-    /// Where the wait was longer.
+    /// Fails if the wait was longer than [`STALL`].
     pub(super) fn held(self, what: &str) -> Result<Self> {
         figure(what, self.took.as_secs_f64() * 1e3, "ms");
         self.bounded(what)
@@ -87,7 +89,7 @@ impl Wait {
     /// Checks the wait against [`STALL`].
     ///
     /// # Errors
-    /// Where the wait was longer.
+    /// Fails if the wait was longer than [`STALL`].
     pub(super) fn bounded(self, what: impl Display) -> Result<Self> {
         if self.own() <= STALL { Ok(self) } else { Err(overdue(STALL, format!("{what}: {self:?}"))) }
     }
@@ -98,18 +100,18 @@ impl Wait {
     }
 }
 
-/// One new connection and one request on it.
+/// The result of one new connection and one request on it.
 struct New {
     to: SocketAddr,
     begun: Instant,
     wait: Wait,
     outcome: Outcome,
     who: String,
-    /// Segments that it sent again until it was connected.
+    /// How many segments were sent again until it was connected.
     again: u32,
 }
 
-/// A request without an answer yet.
+/// A request without an answer yet. It is removed from the list when this is dropped.
 struct Asks<'a> {
     waiting: &'a Mutex<Vec<(SocketAddr, bool, Instant)>>,
     since: (SocketAddr, bool, Instant),
@@ -125,8 +127,8 @@ impl Drop for Asks<'_> {
 }
 
 impl Watched<'_> {
-    /// A client that keeps its connection. After a reset it makes a new one at once and sends its request again. Gives its longest wait for an answer after the
-    /// flag, and how often it was reset.
+    /// Runs a client with a long-lived connection. After a reset the client makes a new connection at once and sends its request again. Returns the longest
+    /// wait for an answer after the flag, and how often the client was reset.
     fn keeps_alive(&self, to: SocketAddr, stop: &AtomicBool) -> Result<(Wait, u32)> {
         let mut conn = Conn::connect(self.ns, to, LIMIT)?;
         let mut longest = Wait::default();
@@ -146,7 +148,7 @@ impl Watched<'_> {
                 let wait = Wait::since(begun.max(*flagged));
                 longest = longest.max(wait);
             }
-            Ok(each())
+            Ok(request_pause())
         })?;
         Ok((longest, resets))
     }
@@ -164,14 +166,14 @@ impl Watched<'_> {
         New { to, begun, wait, outcome, who: result.unwrap_or_default(), again }
     }
 
-    /// Records a request without an answer, until the result is dropped.
+    /// Lists a request as one without an answer, until the result is dropped.
     fn asks(&self, to: SocketAddr, new: bool) -> Asks<'_> {
         let since = (to, new, Instant::now());
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(since);
         Asks { waiting: &self.waiting, since }
     }
 
-    /// Whether clients of each IP version wait for the hung node, both on a new connection and on an old one.
+    /// Whether clients of each IP version wait for the hung node, on new and on long-lived connections.
     fn caught(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |to: SocketAddr, new: bool| {
@@ -180,14 +182,14 @@ impl Watched<'_> {
         self.to.into_iter().all(|to| waits(to, true) && waits(to, false))
     }
 
-    /// Alternates between both addresses of the Service.
+    /// Makes new connections, to both addresses of the Service in turn.
     fn new_connections(&self, stop: &AtomicBool) -> Result<Vec<New>> {
         at_intervals(stop, NEW, |number| self.new_connection(self.to[number % self.to.len()]))
     }
 }
 
-/// Runs [`CLIENTS`] clients from `place`, hangs a node, and checks the clients' outcomes. `live` is the other node with endpoints. `flag` gives the time from
-/// which on the flag held. `after`: how long all is watched from then on.
+/// Runs clients at `place`, hangs a node, and checks the clients' outcomes. `live` is the other node with endpoints. `flag` flags the hung node, and returns
+/// the time from which the flag was in force. The clients run for `after` from then on.
 pub(super) fn hangs(
     beside: &Beside,
     place: Place,
@@ -240,7 +242,7 @@ pub(super) fn hangs(
         after.len()
     );
     longest.held("longest wait of a client after the flag")?;
-    // Half of the twenty of each IP version are there, give or take two (one standard deviation).
+    // Of the twenty clients of each IP version ten are connected to the hung node on average, with a standard deviation of two.
     ensure!(
         resets.iter().all(|resets| *resets >= 2),
         "{resets:?} clients were reset: {} was not picked",

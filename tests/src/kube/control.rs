@@ -1,4 +1,4 @@
-//! etcd and an API server: in a namespace, or outside the guest that a test runs in.
+//! etcd and an API server, in a namespace or outside the guest in which a test runs.
 
 use std::{
     fs::File,
@@ -16,22 +16,22 @@ use tempfile::TempDir;
 use super::{Api, assets::asset, objects, relay};
 use crate::{Cluster, Netns, Proc, audit::BOTH};
 
-/// How long both may take to come up. Two seconds on an idle machine.
+/// How long etcd and the API server may take to come up. On an idle machine they take two seconds.
 const READY: Duration = Duration::from_secs(180);
 
-/// The namespace is the test's own, and so is the server.
+/// The token of the client. It is no secret, since the server and its namespace are the test's own.
 const TOKEN: &str = "nodefence-tests";
 
-/// The range of ClusterIPs.
+/// The ranges of ClusterIPs.
 pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
 
-/// Port of the API server.
+/// The port of the API server.
 pub const PORT: u16 = 6443;
 
-/// Environment: `address:port` of an API server that runs already; the guests of `cargo xtask vm-test` have it.
+/// The environment variable that has `address:port` of a running API server. The guests of `cargo xtask vm-test` have it.
 const OUTSIDE: &str = "NODEFENCE_API_SERVER";
 
-/// etcd and kube-apiserver. Both end with this value, however the test ends, and so does their storage.
+/// etcd and kube-apiserver. Both programs and their storage end when this is dropped, also if the test fails.
 #[derive(Debug)]
 pub struct ControlPlane {
     /// A client with all rights, in the control plane's own namespace.
@@ -39,19 +39,19 @@ pub struct ControlPlane {
     /// The namespace.
     pub ns: Arc<Netns>,
     address: Ipv4Addr,
-    /// The certificate by which the server is checked; `None` where the server runs outside.
+    /// The certificate by which clients check the server. `None` if the server runs outside.
     certificates: Option<PathBuf>,
-    // In this order: an API server that loses its etcd lingers.
+    // The API server comes first, so that it ends first: without its etcd it would linger.
     _programs: Option<(Proc, Proc)>,
     dir: TempDir,
 }
 
 impl ControlPlane {
-    /// Starts them on the loopback device of `ns`; waits until the server is ready. In a guest whose API server runs outside, that one
-    /// is emptied and relayed to loopback: tests that share it run one after the other.
+    /// Starts both programs on the loopback device of `ns`, and waits until the server is ready. In a guest whose API server runs outside, deletes all objects
+    /// of the tests from that server, and relays it to loopback. Tests that share that server run one after the other.
     ///
     /// # Errors
-    /// As [`ControlPlane::start_at`].
+    /// Fails as [`ControlPlane::start_at`] does.
     pub fn start(ns: &Arc<Netns>) -> Result<Self> {
         match std::env::var(OUTSIDE) {
             Ok(server) => Self::outside(ns, server.parse().with_context(|| format!("{OUTSIDE}={server}"))?),
@@ -62,25 +62,26 @@ impl ControlPlane {
     fn outside(ns: &Arc<Netns>, server: SocketAddr) -> Result<Self> {
         relay::start(ns, PORT, server)?;
         let address = Ipv4Addr::LOCALHOST;
-        // The guest's only wire leads to this server, and the server's certificate stays on the machine outside.
+        // The server's certificate is not checked: it stays on the machine outside, and the guest's only wire leads to this server.
         let api = Api::new(ns, &format!("https://{address}:{PORT}"), None, TOKEN)?;
         let dir = TempDir::with_prefix("nodefence-kube-")?;
         let this = Self { api, ns: Arc::clone(ns), address, certificates: None, _programs: None, dir };
-        for all in [
+        for collection in [
             "/api/v1/nodes",
-            // All but the server's own objects, which it would make anew in the middle of a test.
+            // The server's own Service stays: the server would create it again in the middle of a test.
             "/api/v1/namespaces/default/services?labelSelector=provider!=kubernetes",
             "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
         ] {
-            this.api.delete(all)?;
+            this.api.delete(collection)?;
         }
         Ok(this)
     }
 
-    /// As [`ControlPlane::start`], with the API server on an address of `ns` by which other namespaces reach it. etcd stays on loopback.
+    /// Same as [`ControlPlane::start`], with the API server on an address of `ns` at which other namespaces reach it. etcd stays on loopback.
     ///
     /// # Errors
-    /// Where a program is missing (with the command that makes it), ends, or is not ready in time; with its log.
+    /// Fails if a program is missing, ends, or is not ready in time. The error names the command that makes a missing program, and includes the log of any
+    /// other.
     pub fn start_at(ns: &Arc<Netns>, address: Ipv4Addr) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-")?;
         let mut etcd = spawn(ns, etcd(dir.path())?, &log(dir.path(), "etcd"))?;
@@ -112,7 +113,7 @@ impl ControlPlane {
         Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
     }
 
-    /// Waits until the server says that it is ready, and has made its own objects: the namespace that every test uses, and a Service for itself.
+    /// Checks that the server is ready, and that it has created its own objects: the namespace that every test uses, and the Service `kubernetes`.
     fn ready(ns: &Arc<Netns>, url: &str, certificates: &Path) -> Result<Api> {
         let api = Api::new(ns, url, Some(certificates), TOKEN)?;
         api.text("/readyz")?;
@@ -123,7 +124,7 @@ impl ControlPlane {
     /// Writes a kubeconfig with all rights.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn kubeconfig(&self) -> Result<PathBuf> {
         let path = self.dir.path().join("kubeconfig");
         let server = format!("https://{}:{PORT}", self.address);
@@ -145,15 +146,15 @@ impl ControlPlane {
     /// Creates a Node that is Ready.
     ///
     /// # Errors
-    /// The server's error.
+    /// Fails with the server's error.
     pub fn node(&self, name: &str, address: Ipv4Addr, zone: Option<&str>) -> Result<()> {
         self.api.create("/api/v1/nodes", &objects::node(name, &[address.into()], zone)).map(drop)
     }
 
-    /// Creates the Nodes of the small cluster, each with an address of both IP versions.
+    /// Creates the Nodes of the small cluster, each with an address of each IP version.
     ///
     /// # Errors
-    /// The server's error.
+    /// Fails with the server's error.
     pub fn nodes(&self, cluster: &Cluster) -> Result<()> {
         for node in [&cluster.a, &cluster.b, &cluster.c] {
             let addresses = BOTH.map(|family| node.address(family));
@@ -162,10 +163,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Creates a Service or gives it this content, with the addresses that a load balancer gives it.
+    /// Creates a Service, or changes it to this content. Writes its load balancer's addresses into its status.
     ///
     /// # Errors
-    /// The server's error.
+    /// Fails with the server's error.
     pub fn service(&self, service: &objects::Service) -> Result<()> {
         let path = format!("/api/v1/namespaces/default/services/{}", service.name);
         let written = self.api.apply(&path, &service.json());
@@ -176,18 +177,18 @@ impl ControlPlane {
         written.with_context(|| format!("{service:?}"))
     }
 
-    /// Deletes a Service. Its slices stay: no controller runs that would delete them.
+    /// Deletes a Service. Its slices stay, since no controller runs that would delete them.
     ///
     /// # Errors
-    /// The server's error.
+    /// Fails with the server's error.
     pub fn delete_service(&self, name: &str) -> Result<()> {
         self.api.delete(&format!("/api/v1/namespaces/default/services/{name}"))
     }
 
-    /// Creates an EndpointSlice or gives it this content.
+    /// Creates an EndpointSlice, or changes it to this content.
     ///
     /// # Errors
-    /// The server's error.
+    /// Fails with the server's error.
     pub fn slice(&self, slice: &objects::Slice) -> Result<()> {
         let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/{}", slice.name);
         self.api.apply(&path, &slice.json()).with_context(|| format!("{slice:?}")).map(drop)
@@ -209,7 +210,7 @@ fn etcd(dir: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The server makes its own certificate, and its key signs service account tokens: nothing of it outlives the test.
+/// The command of the API server. The server makes its own certificate. The certificate's key signs service account tokens, since neither outlives the test.
 fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
     let tokens = dir.join("tokens");
     std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
@@ -223,7 +224,7 @@ fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
     command.arg(format!("--bind-address={address}")).arg(format!("--secure-port={PORT}"));
     command.args([
         "--etcd-servers=http://127.0.0.1:2379",
-        // Without this address the server looks for a default route. Nobody reads it, since the Service `kubernetes` gets no endpoints.
+        // Without this address the server looks for a default route. The address is not used, since the Service `kubernetes` gets no endpoints.
         "--advertise-address=192.0.2.1",
         "--endpoint-reconciler-type=none",
         "--authorization-mode=RBAC",
@@ -239,14 +240,14 @@ fn log(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.log"))
 }
 
-/// Starts a program that writes into `log`.
+/// Starts a program that writes its output to `log`.
 pub(super) fn spawn(ns: &Netns, mut command: Command, log: &Path) -> Result<Proc> {
     let file = File::options().create(true).append(true).open(log)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     Proc::spawn(ns, command)
 }
 
-/// The end of a log.
+/// The last lines of a log.
 pub(super) fn tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

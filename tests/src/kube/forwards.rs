@@ -1,4 +1,4 @@
-//! A real kube-proxy on node A of the small cluster, told of Services by a real API server, forwards to real servers.
+//! Checks how a real kube-proxy on node A of the small cluster forwards to the servers. kube-proxy gets the Services from a real API server.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -16,18 +16,19 @@ use crate::{
     topology::Service,
 };
 
-/// kube-proxy syncs once a second at most; the rest is for a busy machine.
+/// The time limit for kube-proxy to follow a change. It syncs once a second at most. The rest is for a busy machine.
 const SYNCED: Duration = Duration::from_secs(30);
 
-/// Connections that are counted. Each of two backends gets 100 of them, give or take 7 (one standard deviation).
+/// The number of counted connections. Each of two backends gets 100 of them on average, with a standard deviation of 7.
 const CONNECTIONS: u32 = 200;
-/// Five deviations below the mean.
+/// The fewest connections that a backend may get: five standard deviations below the mean.
 const FEWEST: u32 = 65;
 
 /// Services and endpoints of IPv4 alone.
 pub const V4: &[Family] = &[Family::V4];
 
-/// The Service as Kubernetes has it, with a ClusterIP of each of these IP versions, IPv4 first: Web and Dns have one ClusterIP, so they are two ports of one there.
+/// The Service as a Kubernetes object, with a ClusterIP of each of these IP versions, IPv4 first. Web and Dns share a ClusterIP, so they are two ports of one
+/// object.
 pub fn object(service: Service, families: &[Family]) -> objects::Service {
     let (name, parts): (_, &[Service]) = match service {
         Service::Web | Service::Dns => ("web", &[Service::Web, Service::Dns]),
@@ -50,7 +51,7 @@ pub fn endpoint(service: Service, node: &Node, family: Family) -> Endpoint {
     Endpoint::ready(node.endpoint(service, family).ip(), node.name)
 }
 
-/// Writes the slice of a Service with these endpoints, which are of one IP version. No endpoints: of IPv4.
+/// Writes the slice of a Service with these endpoints, which are all of one IP version. Without endpoints it is the slice of IPv4.
 pub fn slice(control: &ControlPlane, service: Service, endpoints: Vec<Endpoint>) -> Result<()> {
     let v6 = endpoints.first().is_some_and(|endpoint| endpoint.address.is_ipv6());
     let mut slice = Slice::new(&object(service, V4), endpoints);
@@ -65,13 +66,13 @@ fn on(service: Service, nodes: &[&Node]) -> Vec<Endpoint> {
     nodes.iter().map(|node| endpoint(service, node, Family::V4)).collect()
 }
 
-/// Where kube-proxy should send to.
+/// The way that kube-proxy should program for endpoints on these nodes.
 fn way(service: Service, nodes: &[&Node]) -> Way {
     let port = service.ports().1;
     Way::To(on(service, nodes).iter().map(|endpoint| SocketAddr::new(endpoint.address, port)).collect())
 }
 
-/// The ways of a Service's ClusterIP and node port.
+/// The ways that kube-proxy has programmed for a Service's ClusterIP and node port.
 fn programmed(ns: &Netns, mode: Mode, service: Service) -> Result<[Way; 2]> {
     let rules = Rules::read(ns, mode, nodefence::cluster::Family::V4)?;
     let (port, _, node_port) = service.ports();
@@ -82,7 +83,7 @@ fn programmed(ns: &Netns, mode: Mode, service: Service) -> Result<[Way; 2]> {
     ])
 }
 
-/// The nodes that answer new connections from `place`, and how often.
+/// Makes new connections from `place`. Returns how often each node answered.
 fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap<String, u32>> {
     let to = cluster.service(service, place, Family::V4);
     let mut answers = BTreeMap::new();
@@ -97,10 +98,11 @@ fn answers(cluster: &Cluster, service: Service, place: Place) -> Result<BTreeMap
     Ok(answers)
 }
 
-/// Checks that a kube-proxy of this mode on node A of the small cluster sends connections of every client to every endpoint, and follows changes of endpoints.
+/// Checks that a kube-proxy of this mode on node A of the small cluster sends connections of every client to every endpoint, and follows changes of the
+/// endpoints.
 ///
 /// # Errors
-/// Names the check that failed.
+/// The error names the failed check.
 pub fn holds(mode: Mode) -> Result<()> {
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
     let control = ControlPlane::start(&cluster.a.ns)?;
@@ -133,14 +135,14 @@ pub fn holds(mode: Mode) -> Result<()> {
         }
     }
     follows(&control, &cluster, &proxy)?;
-    // Its rules outlive it.
+    // kube-proxy's rules stay after its end.
     proxy.stop()?;
     let answers = answers(&cluster, Service::Web, Place::Outside)?;
     ensure!(answers.keys().eq(["node-b"]), "{answers:?}");
     Ok(())
 }
 
-/// An endpoint leaves, all leave, one comes back.
+/// Checks that kube-proxy follows when an endpoint leaves, when all leave, and when one comes back.
 fn follows(control: &ControlPlane, cluster: &Cluster, proxy: &KubeProxy) -> Result<()> {
     let a = &cluster.a.ns;
     let b = &cluster.b;

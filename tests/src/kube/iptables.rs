@@ -1,4 +1,4 @@
-//! kube-proxy's iptables chains (pkg/proxy/iptables/proxier.go, 1.36), read from `iptables-save`.
+//! Reads kube-proxy's iptables chains (pkg/proxy/iptables/proxier.go, 1.36) from `iptables-save`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,12 +16,12 @@ pub struct Chains {
     filter: HashMap<String, Vec<Rule>>,
 }
 
-/// A rule, as words; the comment is left out.
+/// The words of a rule, without its comment.
 #[derive(Debug)]
 struct Rule(Vec<String>);
 
 impl Rule {
-    /// The word behind an option.
+    /// The word after an option.
     fn after(&self, option: &str) -> Option<&str> {
         let at = self.0.iter().position(|word| word == option)?;
         self.0.get(at + 1).map(String::as_str)
@@ -31,7 +31,7 @@ impl Rule {
         self.0.iter().any(|this| this == word)
     }
 
-    /// Whether it is for clients of this node or for those with an affinity.
+    /// Whether the rule is only for clients of this node or for clients with an affinity.
     fn for_some(&self) -> bool {
         ["-s", "--src-type", "--rcheck"].iter().any(|option| self.has(option))
     }
@@ -50,13 +50,13 @@ impl Rule {
 }
 
 impl Chains {
-    /// Reads what `iptables-save` prints of the two tables.
+    /// Parses the output of `iptables-save` for the two tables.
     pub(super) fn parse(nat: &str, filter: &str) -> Self {
         Self { nat: chains(nat), filter: chains(filter) }
     }
 
     pub(super) fn way(&self, protocol: &str, to: Virtual) -> Result<Way> {
-        // The filter table refuses what is left after translation: what has an endpoint does not bear this address any more.
+        // The filter table sees packets after the translation. It refuses those that still have this address, since they have no endpoint.
         for chain in ["KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES"] {
             let refused = self.filter.get(chain).into_iter().flatten().find(|rule| rule.is_for(protocol, to));
             match refused.and_then(|rule| rule.after("-j")) {
@@ -77,7 +77,7 @@ impl Chains {
         Ok(Way::To(found))
     }
 
-    /// Where a packet from elsewhere goes from `rule` on.
+    /// Collects the destinations of a packet from another machine that meets `rule`.
     fn follow(&self, rule: &Rule, found: &mut BTreeSet<SocketAddr>) -> Result<()> {
         match rule.after("-j") {
             None | Some("KUBE-MARK-MASQ") => {}
@@ -110,7 +110,7 @@ fn chains(text: &str) -> HashMap<String, Vec<Rule>> {
     chains
 }
 
-/// Splits at spaces; what stands in quotes is a comment and left out, and so is the option before it.
+/// Splits a rule at spaces. Leaves out comments, which are in quotes, and the option `--comment`.
 fn words(rule: &str) -> Vec<String> {
     let unquoted: String = rule.split('"').step_by(2).collect::<Vec<_>>().join(" ");
     unquoted.split_whitespace().filter(|word| *word != "--comment").map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! kube-proxy's virtual servers in IPVS mode, read from `ipvsadm -S -n`.
+//! Reads kube-proxy's virtual servers from `ipvsadm -S -n`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,12 +10,12 @@ use nodefence::cluster::Family;
 
 use super::way::{Virtual, Way};
 
-/// Virtual servers by protocol and address, each with the real servers that get new connections.
+/// Virtual servers by protocol and address. Each has the real servers that get new connections, which are those with a weight.
 #[derive(Debug, Default)]
 pub struct Table(BTreeMap<(&'static str, SocketAddr), BTreeSet<SocketAddr>>);
 
 impl Table {
-    /// Reads lines such as `-A -t 10.96.0.1:80 -s rr` and `-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1`; virtual servers of `family` alone.
+    /// Parses lines such as `-A -t 10.96.0.1:80 -s rr` and `-a -t 10.96.0.1:80 -r 10.1.2.10:8080 -m -w 1`. Only virtual servers of `family` count.
     pub(super) fn parse(saved: &str, family: Family) -> Result<Self> {
         let mut this = Self::default();
         for line in saved.lines() {
@@ -27,7 +27,7 @@ impl Table {
             let (protocol, address) = match (after("-t"), after("-u")) {
                 (Some(address), _) => ("tcp", address),
                 (_, Some(address)) => ("udp", address),
-                // SCTP, and services by mark: no test asks for them.
+                // SCTP, and services by mark. No test uses them.
                 _ => continue,
             };
             let address: SocketAddr = address.parse().context(line.to_owned())?;
@@ -45,7 +45,7 @@ impl Table {
         Ok(this)
     }
 
-    /// The fate of packets of `protocol` to `to`. A node port has a virtual server at each address of the node: they must be alike.
+    /// The fate of packets of `protocol` to `to`. A node port has a virtual server at each address of the node. All of these must have the same real servers.
     pub(super) fn way(&self, protocol: &str, to: Virtual) -> Result<Way> {
         let of = |(known, address): &(&str, SocketAddr)| {
             *known == protocol
@@ -59,7 +59,7 @@ impl Table {
         if let Some(other) = servers.find(|other| *other != first) {
             bail!("{to:?} leads to {first:?} and, at another address, to {other:?}");
         }
-        // ip_vs_leave (net/netfilter/ipvs/ip_vs_core.c): port unreachable where nobody can be scheduled.
+        // Without a destination the kernel answers port unreachable (`ip_vs_leave`, net/netfilter/ipvs/ip_vs_core.c).
         Ok(if first.is_empty() { Way::Reject } else { Way::To(first.clone()) })
     }
 }

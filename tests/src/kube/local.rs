@@ -1,4 +1,5 @@
-//! A Service with `externalTrafficPolicy: Local`, whose external traffic stays on the node where it enters: by its node port, beside kube-proxy in IPVS mode.
+//! Checks clients of the node port of a Service with `externalTrafficPolicy: Local`, beside kube-proxy in IPVS mode. External traffic of such a Service stays
+//! on the node where it enters.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use crate::{
     promises::RESTORED, topology::Service, watch::wait_within,
 };
 
-/// New connections of each IP version.
+/// The number of new connections of each IP version.
 const CONNECTIONS: usize = 12;
 
-/// Checks that this node answers each new connection, without a retransmission.
+/// Checks that this node answers each new connection without a retransmission.
 fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Result<()> {
     let cluster = &beside.cluster;
     let to = cluster.service(Service::Web, place, family);
@@ -32,18 +33,19 @@ fn answered_by(beside: &Beside, place: Place, family: Family, node: &str) -> Res
     longest.held("slowest answer to a new connection").map(drop)
 }
 
-/// Checks two kinds of clients. Clients of the node port go on where the node has no endpoint, so that kube-proxy falls back to those of other nodes; where the
-/// node's own endpoint is their last one, they stay on it. Clients of the ClusterIP, who have another endpoint, are sent away from it.
+/// Checks two cases. Without an endpoint on node A, kube-proxy in IPVS mode sends clients of the node port to endpoints of other nodes, and these clients leave
+/// a flagged node. With an endpoint on node A, that is the last endpoint for clients of the node port, and they stay on it when node A is flagged. Clients of
+/// the ClusterIP then go to another node.
 ///
 /// # Errors
-/// Names the check that failed.
+/// The error names the failed check.
 pub fn node_port_goes_on() -> Result<()> {
     let setup = Setup { local: true, extra: &["--interface", "auto"], ..Setup::default() };
     let mut beside = Beside::new(Mode::Ipvs, setup)?;
     beside.cluster.serve_on_a()?;
     rescues(&beside)?;
     falls_back(&beside).with_context(|| format!("no endpoint here\n{}", beside.agent.log()))?;
-    keeps_its_own(&beside).with_context(|| {
+    own_endpoint_is_exempt(&beside).with_context(|| {
         let table = saved(&beside.cluster.a.ns);
         format!("an endpoint here\n{table:#?}\n{}", beside.agent.log())
     })
@@ -51,31 +53,34 @@ pub fn node_port_goes_on() -> Result<()> {
 
 fn falls_back(beside: &Beside) -> Result<()> {
     let cluster = &beside.cluster;
-    let mut kept = Vec::new();
+    let mut established = Vec::new();
     for family in BOTH {
         let to = cluster.service(Service::Web, Place::Outside, family);
-        kept.push(Conn::connect_to(&cluster.client, to, cluster.b.name, LIMIT)?);
+        established.push(Conn::connect_to(&cluster.client, to, cluster.b.name, LIMIT)?);
     }
     cluster.b.freeze()?;
     beside.agent.flag(cluster.b.name)?;
-    for (conn, family) in kept.iter_mut().zip(BOTH) {
+    for (conn, family) in established.iter_mut().zip(BOTH) {
         reset_by_now(conn).with_context(|| format!("{family:?}: an established connection"))?;
         answered_by(beside, Place::Outside, family, cluster.c.name)?;
     }
     recovers(beside, &cluster.b)
 }
 
-fn keeps_its_own(beside: &Beside) -> Result<()> {
+fn own_endpoint_is_exempt(beside: &Beside) -> Result<()> {
     let a = &beside.cluster.a;
     let c = &beside.cluster.c;
     beside.set_endpoints(&[a, c])?;
     follow(beside, &[a, c])?;
-    // Other destinations that kube-proxy has just ended gently go when it looks at them, once a minute.
+    // Only the lines of node A's endpoint count. kube-proxy deletes other destinations, which it drains, at its check once a minute.
     let table = || -> Result<Vec<String>> {
-        let its = BOTH.map(|family| a.endpoint(Service::Web, family).to_string());
-        Ok(saved(&a.ns)?.into_iter().filter(|line| its.iter().any(|its| line.contains(its))).collect())
+        let addresses = BOTH.map(|family| a.endpoint(Service::Web, family).to_string());
+        Ok(saved(&a.ns)?
+            .into_iter()
+            .filter(|line| addresses.iter().any(|address| line.contains(address)))
+            .collect())
     };
-    // Node B's real servers went with the file, perhaps before kube-proxy has added node A's.
+    // The agent may follow the file before kube-proxy has added node A's endpoint.
     let added = || table().is_ok_and(|now| now.len() >= 4);
     wait_until("kube-proxy has added node A's endpoint", LIMIT, added)?;
     std::thread::sleep(Duration::from_secs(1));

@@ -1,9 +1,8 @@
-//! Real parts of Kubernetes in namespaces: an API server on etcd, kube-proxy, and what kube-proxy has programmed, read back.
+//! Real parts of Kubernetes in namespaces: an API server with etcd, and kube-proxy. Also reads back what kube-proxy has programmed.
 //!
-//! In a guest of `cargo xtask vm-test` the API server runs outside, on the machine that emulates it.
+//! In a guest of `cargo xtask vm-test` the API server runs outside, on the machine that emulates the guest.
 //!
-//! The programs are those of `cargo xtask assets`. Nothing leaves the namespace in which a control plane runs: it listens on
-//! an address of that namespace alone.
+//! The programs are those of `cargo xtask assets`. A control plane listens only on an address of its own namespace, so nothing leaves that namespace.
 
 pub mod api;
 pub mod assets;

@@ -1,7 +1,7 @@
-//! kube-proxy's nftables table (pkg/proxy/nftables/proxier.go, 1.36), read from `nft -j`.
+//! Reads kube-proxy's nftables table (pkg/proxy/nftables/proxier.go, 1.36) from `nft -j`.
 //!
-//! Maps lead from virtual addresses to chains; a chain picks by `numgen` among addresses (without affinity) or among
-//! chains of endpoints (with it).
+//! Maps lead from virtual addresses to chains. Without affinity a chain picks an address by `numgen`. With affinity it picks the chain of an endpoint by
+//! `numgen`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,14 +16,14 @@ use super::way::{Virtual, Way};
 /// The table.
 #[derive(Debug)]
 pub struct Table {
-    /// Map -> its elements: key as words, verdict.
+    /// The elements of each map: the words of the key, and the verdict.
     maps: HashMap<String, Vec<(Vec<String>, Value)>>,
-    /// Chain -> its rules: expressions.
+    /// The rules of each chain, each as its expressions.
     chains: HashMap<String, Vec<Vec<Value>>>,
 }
 
 impl Table {
-    /// Reads what `nft -j list table` prints of `ip kube-proxy` or `ip6 kube-proxy`.
+    /// Parses the output of `nft -j list table` for `ip kube-proxy` or `ip6 kube-proxy`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let json: Value = serde_json::from_str(text).context("nft printed no JSON")?;
         let mut this = Self { maps: HashMap::new(), chains: HashMap::new() };
@@ -53,7 +53,7 @@ impl Table {
                 (vec![protocol.into(), port.to_string()], "service-nodeports", "no-endpoint-nodeports")
             }
         };
-        // The filter chains come first: what they refuse is refused though a chain for local clients exists.
+        // The filter chains come first. A packet that they refuse is refused even if a chain for local clients exists.
         if let Some(verdict) = self.element(none, &key)? {
             return match target(verdict) {
                 Some("reject-chain") => Ok(Way::Reject),
@@ -73,7 +73,7 @@ impl Table {
         Ok(elements.iter().find(|(words, _)| words == key).map(|(_, verdict)| verdict))
     }
 
-    /// Where a packet from elsewhere goes from `chain` on.
+    /// Collects the destinations of a packet from another machine that enters `chain`.
     fn follow(&self, chain: &str, found: &mut BTreeSet<SocketAddr>) -> Result<()> {
         let rules = self.chains.get(chain).with_context(|| format!("no chain {chain}"))?;
         for rule in rules.iter().filter(|rule| for_all(rule)) {
@@ -103,7 +103,7 @@ impl Table {
     }
 }
 
-/// Whether a rule asks for nothing but the protocol. The others are for clients of this node and for those with an affinity.
+/// Whether a rule matches nothing but the protocol. Other rules are for clients of this node, or for clients with an affinity.
 fn for_all(rule: &[Value]) -> bool {
     let matches = rule.iter().filter_map(|expression| expression.get("match"));
     matches.into_iter().all(|condition| condition["left"]["meta"]["key"] == "l4proto")
@@ -124,7 +124,7 @@ fn socket(address: &Value, port: &Value) -> Result<SocketAddr> {
     Ok((address, port).into())
 }
 
-/// A key of a map; with a comment it is wrapped.
+/// The words of a map's key. nft wraps a key that has a comment.
 fn words(key: &Value) -> Vec<String> {
     let key = key.get("elem").map_or(key, |element| &element["val"]);
     let parts = key["concat"].as_array().cloned().unwrap_or_else(|| vec![key.clone()]);

@@ -1,4 +1,4 @@
-//! Nodes, Services and EndpointSlices as the API takes them.
+//! Nodes, Services and EndpointSlices, as JSON for the API.
 
 use std::net::IpAddr;
 
@@ -7,43 +7,43 @@ use serde_json::{Value, json};
 /// A port of a Service.
 #[derive(Debug, Clone)]
 pub struct Port {
-    /// Its name, which the slices repeat.
+    /// The name of the port, which the slices repeat.
     pub name: &'static str,
     /// `TCP` or `UDP`.
     pub protocol: &'static str,
-    /// Port of the ClusterIP.
+    /// The port of the ClusterIP.
     pub port: u16,
-    /// Port of the endpoints.
+    /// The port of the endpoints.
     pub target: u16,
-    /// With it the Service is of type NodePort, if not LoadBalancer.
+    /// The node port. With it the Service is of type NodePort, unless it is of type LoadBalancer.
     pub node_port: Option<u16>,
 }
 
 /// A Service.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// Its name, in the namespace `default`.
+    /// The name, in the namespace `default`.
     pub name: String,
-    /// Its ClusterIP, or one of each family, IPv4 first; no other Service may have them.
+    /// The ClusterIP, or one of each IP version, IPv4 first. No other Service may have them.
     pub cluster_ips: Vec<IpAddr>,
     /// `externalIPs`.
     pub external_ips: Vec<IpAddr>,
-    /// Addresses of load balancers; with one the Service is of type LoadBalancer.
+    /// The addresses of load balancers. With one the Service is of type LoadBalancer.
     pub balancer_ips: Vec<IpAddr>,
-    /// `healthCheckNodePort`, of a load balancer whose policy is Local: else the server picks one that another Service may ask for later.
+    /// `healthCheckNodePort`, for a load balancer whose policy is Local. Without it the server picks a port that another Service may need later.
     pub health_port: Option<u16>,
-    /// Its ports.
+    /// The ports.
     pub ports: Vec<Port>,
     /// `internalTrafficPolicy: Local`.
     pub internal_local: bool,
-    /// `externalTrafficPolicy: Local`; only with a node port, an external IP or a load balancer.
+    /// `externalTrafficPolicy: Local`. It counts only with a node port, an external IP or a load balancer.
     pub external_local: bool,
     /// `sessionAffinity: ClientIP`.
     pub affinity: bool,
 }
 
 impl Service {
-    /// A Service with the policies that are the default.
+    /// A Service with the default policies.
     pub fn new(name: &str, cluster_ip: impl Into<IpAddr>, ports: Vec<Port>) -> Self {
         Self {
             name: name.to_owned(),
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// As JSON; what a load balancer has given it is a part of [`Service::status`].
+    /// The Service as JSON, without its status ([`Service::status`]).
     pub fn json(&self) -> Value {
         let policy = |local: bool| if local { "Local" } else { "Cluster" };
         let ports = self.ports.iter().map(|port| {
@@ -81,7 +81,7 @@ impl Service {
         }
         if !self.balancer_ips.is_empty() {
             spec["type"] = json!("LoadBalancer");
-            // Those that are asked for are given all the same.
+            // This stops only automatic node ports. A node port in `ports` is still assigned.
             spec["allocateLoadBalancerNodePorts"] = json!(false);
         } else if self.ports.iter().any(|port| port.node_port.is_some()) {
             spec["type"] = json!("NodePort");
@@ -95,7 +95,7 @@ impl Service {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": self.name}, "spec": spec})
     }
 
-    /// The status that a load balancer gives it; `None` without one. The server takes the status apart from the rest.
+    /// The status with the addresses of load balancers; `None` without one. The server takes the status apart from the rest.
     pub fn status(&self) -> Option<Value> {
         let ingress: Vec<Value> = self.balancer_ips.iter().map(|ip| json!({"ip": ip})).collect();
         (!ingress.is_empty()).then(|| {
@@ -106,7 +106,7 @@ impl Service {
         })
     }
 
-    /// Whether anything but a ClusterIP leads to it.
+    /// Whether the Service has any address other than ClusterIPs.
     pub fn external(&self) -> bool {
         !self.external_ips.is_empty()
             || !self.balancer_ips.is_empty()
@@ -114,12 +114,12 @@ impl Service {
     }
 }
 
-/// An endpoint of a slice. What is `None` or empty is left out, as the API server keeps it.
+/// An endpoint of a slice. Fields that are `None` or empty are left out of the JSON, and the API server stores them as missing.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Its address.
+    /// The address.
     pub address: IpAddr,
-    /// The node it runs on.
+    /// The node on which the endpoint runs.
     pub node: Option<String>,
     /// The zone of that node.
     pub zone: Option<String>,
@@ -136,7 +136,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// One that is ready, on `node`.
+    /// A ready endpoint on `node`.
     pub fn ready(address: impl Into<IpAddr>, node: &str) -> Self {
         Self {
             address: address.into(),
@@ -171,27 +171,27 @@ impl Endpoint {
     }
 }
 
-/// An EndpointSlice, IPv4 or IPv6 by its first endpoint.
+/// An EndpointSlice. Its IP version is that of its first endpoint, or IPv4 without endpoints.
 #[derive(Debug, Clone)]
 pub struct Slice {
-    /// Its name, in the namespace `default`.
+    /// The name, in the namespace `default`.
     pub name: String,
-    /// The Service it belongs to.
+    /// The name of the Service to which the slice belongs.
     pub service: String,
-    /// That Service's ports, as far as these endpoints have them.
+    /// The ports of that Service that these endpoints have.
     pub ports: Vec<Port>,
     /// The endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
 impl Slice {
-    /// A slice of a Service, under the Service's name, with all its ports.
+    /// A slice of a Service, with the Service's name and all of its ports.
     pub fn new(service: &Service, endpoints: Vec<Endpoint>) -> Self {
         let name = service.name.clone();
         Self { service: name.clone(), name, ports: service.ports.clone(), endpoints }
     }
 
-    /// As JSON.
+    /// The slice as JSON.
     pub fn json(&self) -> Value {
         let v6 = self.endpoints.first().is_some_and(|endpoint| endpoint.address.is_ipv6());
         let ports = self
@@ -208,7 +208,7 @@ impl Slice {
     }
 }
 
-/// A Node that is Ready, with an InternalIP at least: kube-proxy waits for one.
+/// A Node that is Ready, as JSON. It needs at least one address, since kube-proxy waits for an InternalIP.
 pub fn node(name: &str, addresses: &[IpAddr], zone: Option<&str>) -> Value {
     let mut labels = json!({"kubernetes.io/hostname": name});
     if let Some(zone) = zone {

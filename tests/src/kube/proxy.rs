@@ -21,29 +21,29 @@ use super::{
 };
 use crate::{Netns, Proc};
 
-/// How long its first sync may take, on a busy machine too. Under a second on an idle one.
+/// How long kube-proxy's first sync may take, also on a busy machine. On an idle one it takes less than a second.
 const SYNC: Duration = Duration::from_secs(300);
 
-/// `syncPeriod`, by default.
+/// kube-proxy's default `syncPeriod`.
 pub const SYNC_PERIOD: Duration = Duration::from_secs(30);
 
-/// Its own ports, as they are by default.
+/// kube-proxy's default ports.
 const METRICS: u16 = 10_249;
 const HEALTH: u16 = 10_256;
 
-/// When its rules were last written (metric of pkg/proxy/metrics, one a family).
+/// The metric of the last time at which rules were written, one for each family (pkg/proxy/metrics).
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
-/// How many syncs of IPv4 there were (pkg/proxy/metrics). Each family counts its own, and a change of one is no sync of the other.
+/// The metric of the number of syncs of IPv4 (pkg/proxy/metrics). Each family counts its own syncs, and a change of one family is no sync of the other.
 const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
 
-/// kube-proxy serves both families where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
+/// The number of families. kube-proxy serves both where the kernel has IPv6 (`platformCheckSupported`, cmd/kube-proxy/app/server_linux.go).
 const FAMILIES: usize = 2;
 
-/// A kube-proxy. Killed when dropped; its rules stay, as they do anywhere.
+/// A kube-proxy. It is killed when this is dropped. Its rules stay, as they always do.
 #[derive(Debug)]
 pub struct KubeProxy {
-    /// How it forwards.
+    /// The mode.
     pub mode: Mode,
     ns: Arc<Netns>,
     proc: Proc,
@@ -51,19 +51,19 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts a kube-proxy in `ns` for the Node `node`, which must exist. Waits for its first sync, which covers all Services and endpoints that the API server has
-    /// by then. `ns` must reach the API server.
+    /// Starts a kube-proxy in `ns` for the Node `node`. The Node must exist, and `ns` must reach the API server. Waits for kube-proxy's first sync, which
+    /// covers all Services and endpoints that the API server has by then.
     ///
     /// # Errors
-    /// Where the program is missing, ends, or has not synced in time; with its log.
+    /// Fails if the program is missing, ends, or has not synced in time. The error includes the program's log.
     pub fn start(control: &ControlPlane, ns: &Arc<Netns>, node: &str, mode: Mode) -> Result<Self> {
         Self::start_with(control, ns, node, mode, SYNC_PERIOD)
     }
 
-    /// As [`KubeProxy::start`], with another `syncPeriod`.
+    /// Same as [`KubeProxy::start`], with another `syncPeriod`.
     ///
     /// # Errors
-    /// As [`KubeProxy::start`].
+    /// Fails as [`KubeProxy::start`] does.
     pub fn start_with(
         control: &ControlPlane,
         ns: &Arc<Netns>,
@@ -72,7 +72,7 @@ impl KubeProxy {
         sync_period: Duration,
     ) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-proxy-")?;
-        // JSON is YAML too. Conntrack's limits are the machine's, not this namespace's: they are left alone.
+        // JSON is YAML too. kube-proxy must not set conntrack's limits, which are the machine's and not this namespace's.
         let config = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
             "mode": mode.to_string(),
@@ -80,7 +80,7 @@ impl KubeProxy {
             "hostnameOverride": node,
             "clientConnection": {"kubeconfig": control.kubeconfig()?},
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-            // In nftables mode the default is the Node's own address alone.
+            // In nftables mode node ports are by default only at the Node's own address.
             "nodePortAddresses": ["0.0.0.0/0", "::/0"],
             "healthzBindAddress": format!("127.0.0.1:{HEALTH}"),
             "metricsBindAddress": format!("127.0.0.1:{METRICS}"),
@@ -96,7 +96,7 @@ impl KubeProxy {
         Ok(this)
     }
 
-    /// Waits until each of its families has synced.
+    /// Waits until both families have synced.
     fn wait_for_sync(&mut self) -> Result<()> {
         let started = Instant::now();
         let mut last = anyhow::anyhow!("not asked yet");
@@ -118,33 +118,33 @@ impl KubeProxy {
         }
     }
 
-    /// When it last synced, in seconds of the epoch: the earlier one of both families. 0 before both have synced.
+    /// The time of the last sync in seconds of the epoch, for the family whose last sync is older. 0 until both families have synced.
     ///
     /// # Errors
-    /// Where it does not serve its metrics.
+    /// Fails if kube-proxy does not serve its metrics.
     pub fn last_sync(&self) -> Result<f64> {
         let metrics = self.ask("/metrics")?;
         let times = metrics.lines().filter(|line| line.starts_with(LAST_SYNC));
         let times = times.filter_map(|line| line.rsplit(' ').next()?.parse().ok());
-        // A family that has not synced yet has no line.
+        // A family that has not synced yet has no such metric.
         let times: Vec<f64> = times.collect();
         Ok(if times.len() < FAMILIES { 0.0 } else { times.into_iter().fold(f64::INFINITY, f64::min) })
     }
 
-    /// How many syncs of IPv4 it has ended, failed ones too.
+    /// The number of ended syncs of IPv4, failed ones included.
     ///
     /// # Errors
-    /// Where it does not serve its metrics, or has none for them.
+    /// Fails if kube-proxy does not serve its metrics, or if none counts syncs.
     pub fn syncs(&self) -> Result<u32> {
         let metrics = self.ask("/metrics")?;
         let count = metrics.lines().find_map(|line| line.strip_prefix(SYNCS)?.trim().parse().ok());
         count.with_context(|| format!("kube-proxy has no metric {SYNCS}"))
     }
 
-    /// The answer of its metrics port to a GET.
+    /// Sends a GET to kube-proxy's metrics port. Returns the body of the answer.
     ///
     /// # Errors
-    /// Where it does not serve.
+    /// Fails if kube-proxy does not serve the path.
     pub fn ask(&self, path: &str) -> Result<String> {
         let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
         self.ns.run(move || {
@@ -162,7 +162,7 @@ impl KubeProxy {
         })
     }
 
-    /// The end of its log.
+    /// The last lines of kube-proxy's log.
     pub fn log(&self) -> String {
         tail(&self.log_path())
     }
@@ -171,26 +171,26 @@ impl KubeProxy {
         self.dir.path().join("log")
     }
 
-    /// Stops the process, as if its watch had died: its rules stay as they are.
+    /// Freezes kube-proxy. Its rules stay as they are, as if its watch of the API server had died.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Fails if the process is gone.
     pub fn freeze(&self) -> Result<()> {
         self.proc.freeze()
     }
 
-    /// Lets it go on.
+    /// Lets kube-proxy go on.
     ///
     /// # Errors
-    /// Where the process is gone.
+    /// Fails if the process is gone.
     pub fn thaw(&self) -> Result<()> {
         self.proc.thaw()
     }
 
-    /// Asks it to end (SIGTERM) and waits. Its rules stay.
+    /// Sends SIGTERM to kube-proxy and waits for its end. Its rules stay.
     ///
     /// # Errors
-    /// Where it still runs after 10 s.
+    /// Fails if kube-proxy still runs after 10 s.
     pub fn stop(mut self) -> Result<()> {
         self.proc.signal(Signal::SIGTERM)?;
         self.proc.wait(Duration::from_secs(10)).map(drop)

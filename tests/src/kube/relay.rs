@@ -1,4 +1,4 @@
-//! TCP from a namespace to an address that only the machine's own namespace reaches.
+//! Relays TCP from a namespace to an address that only the machine's own namespace reaches.
 
 use std::{
     io,
@@ -10,15 +10,14 @@ use anyhow::{Context as _, Result};
 
 use crate::Netns;
 
-/// Listens on `port` of the loopback device of `ns` and joins each connection with one of this thread's namespace to `to`. Goes on until
-/// the process ends.
+/// Listens on `port` of the loopback device of `ns`. Joins each connection with one from the caller's namespace to `to`. The relay runs until the process ends.
 pub(super) fn start(ns: &Netns, port: u16, to: SocketAddr) -> Result<()> {
     let listener = ns
         .run(move || TcpListener::bind((Ipv4Addr::LOCALHOST, port)))
         .with_context(|| format!("listen on port {port}"))?;
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
-            // The client sees its connection close, and reports that.
+            // An error is ignored: the client reports that its connection was closed.
             let _unreachable = TcpStream::connect(to).and_then(|far| join(near, far));
         }
     });

@@ -1,5 +1,5 @@
-//! `nodefence audit` beside a real kube-proxy. Pods are replaced one after the other, with clients, and no audit finds a fault. Then kube-proxy stands still, and
-//! the changes that it misses are faults.
+//! Checks `nodefence audit` beside a real kube-proxy. Pods are replaced one after the other, with clients, and no audit may find a fault. Then kube-proxy is
+//! frozen, and the changes that it misses must become faults.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -25,39 +25,42 @@ use crate::{
     watch::wait_within,
 };
 
-/// Connections that are open at a time; the oldest is closed when another one is opened.
+/// The number of open connections. The oldest is closed when another one is opened.
 const OPEN: usize = 40;
-/// Where clients are.
+/// The places of clients.
 const PLACES: [Place; 2] = [Place::Outside, Place::Pod];
-/// Pods at a time.
+/// The number of ready pods at a time. Also the number of UDP clients in each place.
 const PODS: usize = 4;
-/// Addresses on each of two nodes. Each is used again after this many pods, which with short periods is longer after its pod has ended than a fault takes.
+/// The number of pod addresses on each of two nodes. A node's addresses are used in turn. Even with short periods an address is used again only when a
+/// difference left by its last pod would already be a fault.
 const ADDRESSES: u8 = 24;
-/// Longest wait for kube-proxy, beside its own periods.
+/// The longest wait for kube-proxy, in addition to its own periods.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How fast everything goes.
+/// The periods of a run.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// kube-proxy's `syncPeriod`: a difference is a fault after two of them.
+    /// kube-proxy's `syncPeriod`. A difference is a fault after two of them.
     sync_period: Duration,
-    /// A pod is replaced so often.
+    /// The interval at which a pod is replaced.
     every: Duration,
-    /// How long pods are replaced before, between and after kube-proxy's stall and its restart.
+    /// How long pods are replaced in each of three phases: before kube-proxy's stall, between the stall and its restart, and after the restart.
     between: Duration,
-    /// How long kube-proxy stands still in the middle at most: what then differs has to be seen older than a sync, and stay short of a fault with what kube-proxy has
-    /// to do after it. So it goes on as soon as that was seen. The first pod that it misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as much before the end.
+    /// How long kube-proxy is frozen at most. A difference must be seen that is older than a sync, but it must not become a fault before kube-proxy, once it
+    /// goes on, has mended it. So kube-proxy goes on as soon as such a difference was seen. The limit allows for three delays: the first pod that kube-proxy
+    /// misses is gone after two steps, an audit may find that a sixth of `fault_after` later, and the last audit may be as long before the end.
     stall: Duration,
 }
 
 impl Pace {
-    /// Draining takes longer than a fault does, and so do all differences that are left after kube-proxy's stall.
+    /// Short periods. Draining takes longer than a difference takes to become a fault, and so does everything that is still different after kube-proxy's stall.
     const SHORT: Self = Self {
         sync_period: Duration::from_secs(8),
         every: Duration::from_millis(500),
         between: Duration::from_secs(5),
         stall: Duration::from_secs(11),
     };
+    /// kube-proxy's own period.
     const REAL: Self = Self {
         sync_period: SYNC_PERIOD,
         every: Duration::from_secs(4),
@@ -69,7 +72,7 @@ impl Pace {
         match (long(), emulated()) {
             (true, _) => Self::REAL,
             (false, false) => Self::SHORT,
-            // kube-proxy's syncs alone take seconds there.
+            // On an emulated processor kube-proxy's syncs alone take seconds.
             (false, true) => Self {
                 sync_period: Self::SHORT.sync_period * 2,
                 every: Self::SHORT.every * 2,
@@ -83,7 +86,8 @@ impl Pace {
         self.sync_period * 2
     }
 
-    /// By then what differs is a fault: the agent reads six times in the time that this takes (docs/cli.md), a reading finds it, and a later one finds it again.
+    /// A difference is a fault after at most this time. The agent reads six times in `fault_after` (docs/cli.md). One reading finds the difference, and a later
+    /// one finds it again.
     fn found(&self) -> Duration {
         self.fault_after() * 8 / 6
     }
@@ -103,7 +107,7 @@ struct Pod {
     life: Life,
 }
 
-/// The Service's pods, for the API server and for the cluster file alike.
+/// The Service's pods, for the API server and for the cluster file.
 #[derive(Debug)]
 struct Pods {
     all: VecDeque<Pod>,
@@ -124,7 +128,7 @@ impl Pods {
         self.all.push_back(Pod { address: [10, 244, third, last].into(), node, life: Life::Ready });
     }
 
-    /// One step: ended pods go, the oldest pod ends, a new one comes.
+    /// Makes one step: removes ended pods, makes the oldest pod terminating, and adds a new pod.
     fn replace(&mut self) {
         self.all.retain(|pod| pod.life == Life::Ready);
         if let Some(oldest) = self.all.front_mut() {
@@ -136,8 +140,11 @@ impl Pods {
     fn slice(&self) -> Slice {
         let endpoints = self.all.iter().map(|pod| {
             let ready = pod.life == Life::Ready;
-            let (ready, terminating) = (Some(ready), Some(!ready));
-            Endpoint { ready, terminating, ..Endpoint::ready(pod.address, pod.node) }
+            Endpoint {
+                ready: Some(ready),
+                terminating: Some(!ready),
+                ..Endpoint::ready(pod.address, pod.node)
+            }
         });
         Slice::new(&object(Service::Web, V4), endpoints.collect())
     }
@@ -147,7 +154,7 @@ impl Pods {
         for node in [&cluster.a, &cluster.b, &cluster.c] {
             text += &format!("  - {{ name: {}, address: {} }}\n", node.name, node.address(Family::V4));
         }
-        // As every real node has.
+        // Node A gets a backend of its own, as every real node has.
         let own = format!(", backends: [{{ address: {} }}] }}\n", cluster.a.pod_address(Family::V4));
         text = text.replacen(" }\n", &own, 1);
         let object = object(Service::Web, V4);
@@ -170,7 +177,7 @@ impl Pods {
             };
             text += &format!("      - {{ address: {}, node: {}{ending} }}\n", pod.address, pod.node);
         }
-        // The API server makes one for itself.
+        // The Service that the API server creates for itself.
         text += "  - { name: default/kubernetes, clusterIPs: [10.96.0.1], ports: [{ name: https, port: 443, targetPort: 6443 }] }\n";
         text + more
     }
@@ -182,20 +189,21 @@ struct World {
     agent: Agent,
     pods: Pods,
     open: VecDeque<Conn>,
-    /// Clients that send again and again from one port each: their flow stays in conntrack until somebody deletes it. The entry of a single query
-    /// ends after 30 s.
-    asking: Vec<(Place, UdpSocket)>,
+    /// Clients that each send again and again from one port, so that their flow stays in conntrack until it is deleted. The entry of a single query ends after
+    /// 30 s.
+    udp_clients: Vec<(Place, UdpSocket)>,
     pace: Pace,
     begun: Instant,
 }
 
 impl World {
+    /// Writes the pods to the API server and to the cluster file. `more` is appended to the file.
     fn tell(&self, more: &str) -> Result<()> {
         self.control.slice(&self.pods.slice())?;
         self.agent.rewrite_cluster_file(&self.pods.file(&self.cluster, more))
     }
 
-    /// Connections and datagrams from everywhere, some of them to pods that have just ended.
+    /// Makes connections and sends datagrams from all places. Some of them reach pods that have just ended.
     fn traffic(&mut self, seen: &mut Seen) {
         for place in PLACES {
             let to = |service| self.cluster.service(service, place, Family::V4);
@@ -203,12 +211,12 @@ impl World {
             seen.connected[usize::from(conn.is_err())] += 1;
             self.open.extend(conn.ok());
             let dns = to(Service::Dns);
-            for (_, socket) in self.asking.iter().filter(|(of, _)| *of == place) {
+            for (_, socket) in self.udp_clients.iter().filter(|(of, _)| *of == place) {
                 let _sent = socket.send_to(b"query", dns);
             }
             self.cluster.at(place).run(move || {
                 for _ in 0..PODS {
-                    // Nobody waits for an answer.
+                    // No client waits for an answer.
                     let _sent = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"query", dns));
                 }
             });
@@ -218,7 +226,7 @@ impl World {
         }
     }
 
-    /// Checks that there are no faults.
+    /// Checks that an audit finds no faults.
     fn clean(&self) -> Result<Audit> {
         let audit = Audit::of(&self.agent)?;
         ensure!(
@@ -232,12 +240,12 @@ impl World {
         Ok(audit)
     }
 
-    /// Replaces one pod after the other, with clients. No audit may find a fault.
+    /// Replaces one pod after the other for this time, with clients. No audit may find a fault.
     fn roll(&mut self, length: Duration, seen: &mut Seen) -> Result<()> {
         self.roll_until(length, seen, |_| false)
     }
 
-    /// Does the same until enough was seen, for at most this long.
+    /// Does the same until `is_enough`, for at most `longest`.
     fn roll_until(
         &mut self,
         longest: Duration,
@@ -260,35 +268,36 @@ impl World {
     }
 }
 
-/// Whether this is a destination that kube-proxy ends gently: it looks at these once a minute, however often it syncs.
-fn is_ended_gently(audit: &Audit, difference: &str) -> bool {
+/// Whether this difference is a destination that kube-proxy drains. kube-proxy checks these once a minute, however often it syncs.
+fn is_drained_by_kube_proxy(audit: &Audit, difference: &str) -> bool {
     let detail = audit.row(difference).and_then(|row| row["detail"].as_str());
     detail.is_some_and(|detail| detail.ends_with("weight 0, 0 connections"))
 }
 
-/// How long the oldest difference has existed that kube-proxy's next sync mends.
+/// The age of the oldest difference that kube-proxy's next sync mends.
 fn oldest_of_a_sync(audit: &Audit) -> Duration {
-    let new = audit.in_state("new").into_iter().filter(|difference| !is_ended_gently(audit, difference));
+    let new =
+        audit.in_state("new").into_iter().filter(|difference| !is_drained_by_kube_proxy(audit, difference));
     let ages = new.filter_map(|difference| audit.row(&difference)?["age_seconds"].as_u64());
     Duration::from_secs(ages.max().unwrap_or_default())
 }
 
-/// The course of the run while pods were replaced.
+/// What was seen while pods were replaced.
 #[derive(Debug, Default)]
 struct Seen {
     drained: BTreeSet<String>,
-    /// The longest time that anything differed.
+    /// The longest age of a difference that kube-proxy's next sync mends.
     oldest: Duration,
     audits: u32,
-    /// How many clients were connected, and how many were not.
+    /// How many connections were made, and how many failed.
     connected: [u32; 2],
 }
 
-/// Replaces pods beside a kube-proxy of this mode. No audit may find a fault, also while kube-proxy misses a sync and after its restart. Then it stands still for
-/// good: its misses are found, and mended where that is possible. It goes on, and all is well again.
+/// Replaces pods beside a kube-proxy of this mode. No audit may find a fault, even while kube-proxy misses a sync and after its restart. Then kube-proxy is
+/// frozen until the changes that it misses are faults. A repair mends those that it may mend. At last kube-proxy goes on, and no faults are left.
 ///
 /// # Errors
-/// Names the check that failed.
+/// The error names the failed check.
 pub fn holds(mode: Mode) -> Result<()> {
     let pace = Pace::chosen();
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
@@ -306,23 +315,23 @@ pub fn holds(mode: Mode) -> Result<()> {
     };
     let kube_proxy = start(&control, &cluster)?;
     let fault_after = format!("{}s", pace.fault_after().as_secs());
-    // With kube-proxy's own periods the agent has its own too.
+    // With kube-proxy's own period the agent uses its default.
     let options: &[&str] = if long() { &[] } else { &["--fault-after", &fault_after] };
     let file = pods.file(&cluster, "");
     let options = [&["--proxy", "auto"], options].concat();
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &options)?;
     let begun = Instant::now();
-    let mut asking = Vec::new();
+    let mut udp_clients = Vec::new();
     for place in PLACES {
         for _ in 0..PODS {
-            asking.push((place, cluster.at(place).run(|| UdpSocket::bind("0.0.0.0:0"))?));
+            udp_clients.push((place, cluster.at(place).run(|| UdpSocket::bind("0.0.0.0:0"))?));
         }
     }
-    let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), asking, pace, begun };
+    let mut world = World { cluster, control, agent, pods, open: VecDeque::new(), udp_clients, pace, begun };
 
     let mut seen = Seen::default();
     world.roll(pace.between, &mut seen)?;
-    // kube-proxy misses a sync, as one that is short of memory or processor does.
+    // kube-proxy misses a sync, as it does when it is short of memory or processor time.
     kube_proxy.freeze()?;
     let before = std::mem::take(&mut seen.oldest);
     world.roll_until(pace.stall, &mut seen, |seen| seen.oldest >= pace.sync_period)?;
@@ -330,7 +339,7 @@ pub fn holds(mode: Mode) -> Result<()> {
     let stalled = seen.oldest;
     seen.oldest = stalled.max(before);
     world.roll(pace.between, &mut seen)?;
-    // After its restart kube-proxy does not know any more what it was ending gently. A false fault would show by then.
+    // After its restart kube-proxy does not know any more which destinations it was draining. The phase is long enough for a false fault to appear.
     kube_proxy.stop()?;
     let kube_proxy = start(&world.control, &world.cluster)?;
     world.roll(pace.between.max(pace.found()), &mut seen)?;
@@ -346,20 +355,21 @@ pub fn holds(mode: Mode) -> Result<()> {
     println!("{connected} clients were connected, {failed} were not");
     ensure!(connected > failed, "{connected} clients were connected, {failed} were not");
     ensure!(mode != Mode::Ipvs || seen.drained.len() > 5, "nothing drained: {:?}", seen.drained);
-    // With fewer, the test could not tell an agent that waits for one sync from one that waits for two.
+    // After a shorter stall, an agent that waits for only one sync would pass the test too.
     ensure!(stalled >= pace.sync_period, "nothing differed for longer than {stalled:?}");
-    stands_still(&mut world, &kube_proxy)
+    misses_changes(&mut world, &kube_proxy)
 }
 
-fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
-    // A client whose flow becomes stale: its pod then leaves.
+/// Freezes kube-proxy, changes pods and Services, and checks the faults, the repair, and that kube-proxy mends the rest.
+fn misses_changes(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
+    // A client whose flow becomes stale, since its pod leaves.
     let to = world.cluster.service(Service::Dns, Place::Outside, Family::V4);
     let socket = world.cluster.client.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     let send = || socket.send_to(b"query", to);
     kube_proxy.freeze()?;
     let old: Vec<IpAddr> = world.pods.all.iter().map(|pod| pod.address).collect();
     send()?;
-    // All pods are replaced, so the backend of that flow is gone.
+    // All pods are replaced, so that the backend of that flow is gone.
     world.pods.all.clear();
     (0..PODS).for_each(|_| world.pods.add());
     let extra = objects::Service::new(
@@ -379,7 +389,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         pods.iter().any(|pod| fault.contains(&format!("-> {}", SocketAddr::new(*pod, 8080))))
             || pods.iter().any(|pod| fault.contains(&format!("-> {}", SocketAddr::new(*pod, 5300))))
     };
-    // Stale flows to pods that had left before are faults sooner: all of them are mended at once below.
+    // Only the flows to the pods that have just left count. Flows to pods that left before are faults sooner, and the repair below mends all of them.
     let is_of =
         |kind: &str, fault: &str| fault.starts_with(kind) && (kind != "stale-udp " || about(fault, &old));
     let mut last = Vec::new();
@@ -396,7 +406,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
             match fault.split(' ').next() {
                 Some("stale-udp" | "stale-destination") => !about(fault, &new),
                 Some("missing-destination") => about(fault, &new) && !about(fault, &old),
-                // A new pod has the address of one that had been draining when kube-proxy stopped.
+                // A new pod may have an address that was draining when kube-proxy was frozen.
                 Some("stray-weight") => about(fault, &new),
                 Some("missing-service") => fault.ends_with("10.96.7.7:80"),
                 _ => false,
@@ -409,7 +419,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         &["--kind", "stale-udp,stale-destination,missing-destination,stray-weight,missing-service"],
     )?;
     println!("{}: {done:?}", kube_proxy.mode);
-    // Destinations with weight 0 and connections are kube-proxy's: it knows whether it drains them.
+    // The repair leaves destinations with weight 0 and connections: only kube-proxy knows whether it drains them.
     let left = done.keys().filter(|outcome| !outcome.ends_with(" fixed")).collect::<Vec<_>>();
     let may_be_left = ["missing-service skipped", "stray-weight skipped"];
     ensure!(
@@ -422,7 +432,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
         |fault: &String| fault == "missing-service TCP 10.96.7.7:80" || fault.starts_with("stray-weight ");
     ensure!(faults.iter().all(is_left), "{faults:?}");
     if kube_proxy.mode == Mode::Ipvs {
-        // Clients are served again, before kube-proxy is.
+        // Clients are served again before kube-proxy goes on.
         let to = world.cluster.service(Service::Web, Place::Outside, Family::V4);
         for _ in 0..PODS {
             Conn::connect(&world.cluster.client, to, Duration::from_secs(30))?.who()?;
@@ -434,7 +444,7 @@ fn stands_still(world: &mut World, kube_proxy: &KubeProxy) -> Result<()> {
             let new = audit.in_state("new");
             audit.in_state("fault").is_empty()
                 && audit.not_looked_at("kube-proxy-stale").is_none()
-                && new.iter().all(|difference| is_ended_gently(&audit, difference))
+                && new.iter().all(|difference| is_drained_by_kube_proxy(&audit, difference))
         })
     };
     wait_until("all is well again", world.pace.fault_after() + LIMIT, well)

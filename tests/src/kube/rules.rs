@@ -1,4 +1,4 @@
-//! kube-proxy's rules for a virtual address.
+//! Reads kube-proxy's rules, of whatever mode.
 
 use anyhow::Result;
 use nodefence::cluster::Family;
@@ -9,22 +9,22 @@ use super::{
 };
 use crate::Netns;
 
-/// Everything that a kube-proxy has programmed in a namespace for one family, at one moment.
+/// Everything that a kube-proxy has programmed in a namespace for one IP version.
 #[derive(Debug)]
 pub enum Rules {
-    /// Its table, as `nft` prints it.
+    /// The table, as `nft` prints it.
     Nftables(nftables::Table),
-    /// Its chains, as `iptables-save` or `ip6tables-save` prints them.
+    /// The chains, as `iptables-save` or `ip6tables-save` prints them.
     Iptables(iptables::Chains),
-    /// Its virtual servers, as `ipvsadm-save` prints them.
+    /// The virtual servers, as `ipvsadm-save` prints them.
     Ipvs(ipvs::Table),
 }
 
 impl Rules {
-    /// Reads them.
+    /// Reads the rules in a namespace.
     ///
     /// # Errors
-    /// Where `nft`, `iptables-save` or `ipvsadm` fails or prints what is not understood.
+    /// Fails if `nft`, `iptables-save` or `ipvsadm` fails, or prints something that is not understood.
     pub fn read(ns: &Netns, mode: Mode, family: Family) -> Result<Self> {
         let ip = match family {
             Family::V4 => "ip",
@@ -46,7 +46,7 @@ impl Rules {
     /// The fate of packets of `protocol` (`tcp`, `udp`) to `to`.
     ///
     /// # Errors
-    /// Where the rules lead to something that is not understood.
+    /// Fails if the rules lead to something that is not understood.
     pub fn way(&self, protocol: &str, to: Virtual) -> Result<Way> {
         match self {
             Self::Nftables(table) => table.way(protocol, to),

@@ -1,4 +1,4 @@
-//! The agent deletes stale flows and stale affinity of a flagged node, in each of kube-proxy's modes.
+//! Checks that the agent deletes stale flows and affinity of a flagged node, in each of kube-proxy's modes.
 
 use std::time::Instant;
 
@@ -14,16 +14,16 @@ use crate::{
     watch::wait_within,
 };
 
-/// How many new connections show which node a client sticks to.
+/// The number of new connections that show to which node a client sticks.
 const CONNECTIONS: usize = 10;
 
-/// How often the client of each Service and IP version is moved. A flag empties kube-proxy's affinity once. After that kube-proxy picks the hung node with
-/// a chance of one half, and keeps the client there unless rescue deletes that affinity. An emulated processor takes seconds for each move.
+/// How often the client of each Service and IP version is moved. A flag empties kube-proxy's affinity once. After that kube-proxy picks the hung node with a
+/// chance of one half, and affinity keeps the client there unless rescue deletes it. On an emulated processor each move takes seconds.
 fn rounds() -> usize {
     if emulated() { 1 } else { 2 }
 }
 
-/// A client that kube-proxy keeps on one endpoint.
+/// A client that affinity keeps at one endpoint.
 #[derive(Clone, Copy)]
 struct Client<'a> {
     beside: &'a Beside,
@@ -32,7 +32,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// The node that answers a new connection at its first try, and when it did.
+    /// Makes a new connection, without a retransmission. Returns the name of the node that answered, and how long that took.
     fn answer(&self) -> Result<(String, Wait)> {
         let cluster = &self.beside.cluster;
         let to = cluster.service(self.service, Place::Outside, self.family);
@@ -45,6 +45,7 @@ impl Client<'_> {
         Ok((name, Wait::since(begun)))
     }
 
+    /// Checks that this node answers each new connection.
     fn sticks_to(&self, node: &str) -> Result<()> {
         for connection in 0..CONNECTIONS {
             let (name, wait) = self.answer().with_context(|| format!("connection {connection}"))?;
@@ -54,7 +55,8 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Flags the node to which the client sticks. The other node must answer its next connection and those after it. Gives how long the first one took.
+    /// Flags the node to which the client sticks, and later unflags it. After the flag the other node must answer the next connection and those after it.
+    /// Returns how long the first of them took.
     fn moves(&self, hung: &Node, live: &Node) -> Result<Wait> {
         let agent = &self.beside.agent;
         hung.freeze()?;
@@ -65,24 +67,24 @@ impl Client<'_> {
         hung.thaw()?;
         let unflagged = Instant::now();
         agent.unflag(hung.name)?;
-        // A destination with connections gets its weight back once the source has confirmed it.
+        // A drained destination with connections is restored only once the source has confirmed it.
         agent.confirm_cluster_file()?;
-        // In IPVS mode the node gets its weights back a moment later; until then the other node is the only one.
-        let back = || {
+        // In IPVS mode the node's destinations are restored a moment later. Until then only the other node gets connections.
+        let restored = || {
             let status = self.beside.status();
             let nodes = status.ok().and_then(|status| status["ipvs"]["nodes"].as_object().cloned());
             nodes.is_some_and(|nodes| !nodes.contains_key(hung.name))
         };
-        wait_within("what was drained is restored", RESTORED, unflagged, back)?;
+        wait_within("what was drained is restored", RESTORED, unflagged, restored)?;
         Ok(wait)
     }
 }
 
-/// Checks a client that kube-proxy keeps on one endpoint (`sessionAffinity: ClientIP`). Once that endpoint's node is flagged, the client's next connection
-/// goes to the other endpoint, and so do those after it.
+/// Checks clients of Services with `sessionAffinity: ClientIP`. Once the node of a client's endpoint is flagged, the client's next connection goes to the other
+/// endpoint, and so do those after it.
 ///
 /// # Errors
-/// Names the client that did not move.
+/// The error names the client that did not move.
 pub fn affinity_moves(mode: Mode) -> Result<()> {
     let beside = Beside::new(mode, Setup { affinity: true, ..Setup::default() })?;
     let cluster = &beside.cluster;

@@ -1,4 +1,4 @@
-//! Destinations of clients, and what becomes of packets to them.
+//! Destinations of clients, and the fate of packets to them.
 
 use std::{
     collections::BTreeSet,
@@ -11,20 +11,20 @@ use std::{
 pub enum Virtual {
     /// An address and a port of a Service.
     Service(IpAddr, u16),
-    /// A port of the node's own addresses, those of the family that was read.
+    /// A port of the node's own addresses of the IP version whose rules were read.
     NodePort(u16),
 }
 
-/// The fate of a client's first packet, if the client is neither on this node nor known by affinity.
+/// The fate of a client's first packet, if the client is not on this node and has no affinity.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Way {
-    /// It is sent to one of these.
+    /// The packet is sent to one of these endpoints.
     To(BTreeSet<SocketAddr>),
-    /// It is refused: the Service has no endpoints at all.
+    /// The packet is refused: the Service has no endpoints at all.
     Reject,
-    /// It is dropped: the policy is Local, and there are endpoints on other nodes only.
+    /// The packet is dropped: the policy is Local, and only other nodes have endpoints.
     Drop,
-    /// Nothing is programmed.
+    /// Nothing is programmed for this destination.
     Nothing,
 }
 

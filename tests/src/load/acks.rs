@@ -1,4 +1,4 @@
-//! Bare ACKs at a fixed pace, and the time at which a RST comes back.
+//! Sends bare ACKs at a fixed rate, and records the time at which a RST comes back.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -27,12 +27,13 @@ use crate::Netns;
 struct Seen {
     /// The time of the first RST since [`Acks::arm`], 0 for none.
     first: AtomicU64,
-    /// How many packets were sent, and how many of them before the last RST was read.
+    /// How many packets were sent.
     sent: AtomicU64,
+    /// How many packets had been sent when the last RST was read.
     sent_at_last: AtomicU64,
 }
 
-/// The sender.
+/// The running sender.
 #[derive(Debug)]
 pub struct Acks {
     seen: Arc<Seen>,
@@ -41,10 +42,10 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Starts to send `rate` packets a second from an address of a namespace to some addresses in turn. The sending thread calls `prepare` first.
+    /// Starts to send `rate` packets a second from an address of a namespace, to the addresses `to` in turn. The sending thread calls `prepare` first.
     ///
     /// # Errors
-    /// Where the namespace is gone.
+    /// Fails if the namespace is gone.
     pub fn start(
         netns: &Netns,
         from: Ipv4Addr,
@@ -64,26 +65,26 @@ impl Acks {
         Ok(Self { seen, started: Instant::now(), running })
     }
 
-    /// Makes the next RST the first one.
+    /// Clears the recorded time, so that the next RST counts as the first one.
     pub fn arm(&self) {
         self.seen.first.store(0, Ordering::Relaxed);
     }
 
-    /// When the first RST since [`Acks::arm`] came: CLOCK_MONOTONIC in nanoseconds, the agent's clock too.
+    /// The time of the first RST since [`Acks::arm`], as CLOCK_MONOTONIC in nanoseconds. The agent uses the same clock.
     pub fn first_rst(&self) -> Option<u64> {
         Some(self.seen.first.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// Whether this many packets were sent since the last RST was read. Packets and not time are counted, since a sender without a CPU reads nothing either.
+    /// Whether more than this many packets were sent since the last RST was read. A time would prove less: a sender that gets no processor reads no RST either.
     pub fn quiet_for(&self, packets: u64) -> bool {
         let last = self.seen.sent_at_last.load(Ordering::Relaxed);
         self.seen.sent.load(Ordering::Relaxed).saturating_sub(last) > packets
     }
 
-    /// Ends the sending; gives the packets that it sent in a second.
+    /// Ends the sending. Returns the number of packets sent in a second.
     ///
     /// # Errors
-    /// Where one could not be sent.
+    /// Fails if a packet could not be sent.
     pub fn finish(self) -> Result<f64> {
         let took = self.started.elapsed().as_secs_f64();
         self.running.finish()?;
@@ -91,7 +92,7 @@ impl Acks {
     }
 }
 
-/// One bare ACK to each address, from the IP header on.
+/// Builds one bare ACK to each address, from the IP header on.
 fn packets(from: Ipv4Addr, to: &[Ipv4Addr]) -> Result<Vec<(SockaddrIn, Vec<u8>)>> {
     let packet = |to: &Ipv4Addr| {
         let mut packet = Vec::new();
@@ -110,7 +111,7 @@ fn raw_socket(protocol: SockProtocol) -> Result<OwnedFd> {
 }
 
 fn send(seen: &Seen, stop: &AtomicBool, packets: &[(SockaddrIn, Vec<u8>)], rate: u32) -> Result<u64> {
-    // A raw socket (IPPROTO_RAW) sends whole packets. What comes in is read from another socket.
+    // A raw socket (IPPROTO_RAW) only sends whole packets. Another socket reads the packets that come in.
     let out = raw_socket(SockProtocol::Raw)?;
     let back = raw_socket(SockProtocol::Tcp)?;
     setsockopt(&back, sockopt::RcvBuf, &(1 << 20))?;
@@ -120,23 +121,24 @@ fn send(seen: &Seen, stop: &AtomicBool, packets: &[(SockaddrIn, Vec<u8>)], rate:
     let mut turn = packets.iter().cycle();
     repeat(stop, || {
         let (to, packet) = turn.next().context("nobody to send to")?;
-        // This wait spins, since a sleep is coarser than the pace.
+        // This wait spins, since a sleep is coarser than the interval.
         while Instant::now() < next {
-            drain(seen, &back, &mut buffer)?;
+            read_resets(seen, &back, &mut buffer)?;
         }
-        // A sender that was held up sends no burst afterwards.
+        // A sender that was delayed sends no burst afterwards.
         next = (next + gap).max(Instant::now());
         match sendto(out.as_raw_fd(), packet, to, MsgFlags::empty()) {
             Ok(_) => seen.sent.fetch_add(1, Ordering::Relaxed),
             Err(Errno::ENOBUFS | Errno::EAGAIN) => 0,
             Err(error) => return Err(error).context("cannot send a bare ACK"),
         };
-        drain(seen, &back, &mut buffer)?;
+        read_resets(seen, &back, &mut buffer)?;
         Ok(Duration::ZERO)
     })
 }
 
-fn drain(seen: &Seen, back: &OwnedFd, buffer: &mut [u8; 256]) -> Result<()> {
+/// Reads all packets that have come in, and records RSTs.
+fn read_resets(seen: &Seen, back: &OwnedFd, buffer: &mut [u8; 256]) -> Result<()> {
     loop {
         let length = match recv(back.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(length) => length,
@@ -152,7 +154,7 @@ fn drain(seen: &Seen, back: &OwnedFd, buffer: &mut [u8; 256]) -> Result<()> {
     }
 }
 
-/// Whether an IPv4 packet is a TCP segment with RST.
+/// Whether an IPv4 packet of TCP has the RST bit.
 fn is_rst(packet: &[u8]) -> bool {
     let Some(first) = packet.first() else { return false };
     let header = usize::from(first & 0x0f) * 4;

@@ -1,4 +1,4 @@
-//! New connections at a steady rate. Each is made, gets a byte from the server and is closed by a RST, so that nothing of it lingers.
+//! Makes new connections at a steady rate. Each connection gets a byte from the server and is then closed by a RST, so that no state of it stays.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -21,23 +21,23 @@ use nix::{
 use super::{own_files, per_worker};
 use crate::Netns;
 
-/// Source ports of each address that are in use.
+/// The source ports of each address.
 const PORTS: std::ops::Range<u16> = 2_000..27_000;
-/// Connections are made in slices of this length.
+/// The interval at which due connections are made.
 const SLICE: Duration = Duration::from_millis(1);
-/// A connection without an answer after this long has failed.
+/// A connection without an answer after this time counts as silent.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The outcomes of the connections.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Milliseconds from `connect` to the answer, of the answered ones.
+    /// Milliseconds from `connect` to the answer, for each answered connection.
     pub took: Vec<f64>,
-    /// Connections that were refused or reset.
+    /// The number of connections that were refused or reset.
     pub failed: u32,
-    /// Connections that were not answered in time.
+    /// The number of connections that were not answered in time.
     pub silent: u32,
-    /// Connections made in a second.
+    /// The number of connections made in a second.
     pub rate: f64,
 }
 
@@ -46,11 +46,11 @@ struct Open {
     begun: Instant,
 }
 
-/// Makes `rate` connections a second for `length` from these addresses in turn, and waits for the outcome of the last one. A port of an address is used again
-/// after 25,000 connections from there.
+/// Makes `rate` connections a second for `length` from these addresses in turn. Waits for the outcome of the last one. A port of an address is used again after
+/// 25,000 connections from that address.
 ///
 /// # Errors
-/// Where no socket is free, or more connections are under way than a process may have files.
+/// Fails if no socket is free, or if more connections are under way than a process may have files.
 pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length: Duration) -> Result<Seen> {
     netns.within(|| {
         own_files()?;
@@ -59,7 +59,8 @@ pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length
         let mut ports =
             PORTS.flat_map(|port| from.iter().map(move |host| SocketAddrV4::new(*host, port))).cycle();
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
-        let (mut open, mut free): (Vec<Option<Open>>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut open: Vec<Option<Open>> = Vec::new();
+        let mut free: Vec<usize> = Vec::new();
         let mut seen = Seen::default();
         let mut made = 0_u32;
         let mut under_way = 0_usize;
@@ -83,7 +84,8 @@ pub fn run(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4, rate: u32, length
                 }
                 epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, at as u64))?;
                 open[at] = Some(Open { socket, begun });
-                (made, under_way) = (made + 1, under_way + 1);
+                made += 1;
+                under_way += 1;
             }
             if elapsed >= length && under_way == 0 {
                 break;
@@ -125,7 +127,7 @@ fn begin(from: SocketAddrV4) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-    // The connection ends by a RST: neither side keeps state.
+    // The close sends a RST, so that neither side has state left.
     setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(from)).context("cannot bind a client's socket")?;
     Ok(socket)

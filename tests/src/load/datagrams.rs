@@ -1,4 +1,4 @@
-//! Datagrams: a stream of numbered ones, each of which is accounted for, and others that only make flows come and go.
+//! Datagrams: a stream of numbered datagrams, each of which is accounted for, and datagrams that only make flows come and go.
 
 use std::{
     io::ErrorKind,
@@ -19,29 +19,29 @@ use super::{Running, repeat};
 use crate::{Netns, client::wait_until};
 
 const PORT: u16 = 9000;
-/// Delivery over veth needs no more than a softirq: after this long without a datagram none is under way.
+/// After this time without a datagram, none is under way: delivery over veth takes only a softirq.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// A steady stream from one address to some others.
+/// A steady stream of datagrams from one address to some others.
 #[derive(Debug)]
 pub struct Numbered {
-    /// How many went to each address.
+    /// How many datagrams were sent to each address.
     sent: Arc<AtomicU64>,
     sender: Running<u64>,
     receivers: Running<Vec<u64>>,
 }
 
 impl Numbered {
-    /// Sends from an address of a namespace to addresses of another one in turn, about 5,000 datagrams a second to each.
+    /// Starts to send from an address of one namespace to addresses of another namespace in turn, about 5,000 datagrams a second to each.
     ///
     /// # Errors
-    /// Where no socket is free.
+    /// Fails if no socket is free.
     pub fn start(near: &Netns, from: Ipv4Addr, far: &Netns, to: &[Ipv4Addr]) -> Result<Self> {
         let mut receivers = Running::default();
         for address in to {
             let at = SocketAddr::from((*address, PORT));
             let socket = far.run(move || bound(at))?;
-            // No datagram may be lost for want of room while this machine is busy elsewhere.
+            // The buffer is large, so that no datagram is lost for want of room while this machine is busy.
             setsockopt(&socket, RcvBufForce, &(64 << 20))?;
             socket.set_read_timeout(Some(QUIET))?;
             receivers.start(move |stop| receive(&socket, stop));
@@ -56,41 +56,41 @@ impl Numbered {
                 let begun = Instant::now();
                 let number = count.load(Ordering::Relaxed);
                 for address in &to {
-                    // A datagram to a flagged address is refused here; only arrivals count.
+                    // An error is ignored: a datagram to a flagged address is refused here, and only arrivals count.
                     let _ = socket.send_to(&number.to_ne_bytes(), (*address, PORT));
                 }
                 count.fetch_add(1, Ordering::Relaxed);
-                // On an emulated processor the code under test needs most of the processor.
+                // The sender rests for at least three quarters of the time, since the code under test needs most of an emulated processor.
                 Ok(Duration::from_micros(150).max(begun.elapsed() * 3))
             })
         });
         Ok(Self { sent, sender, receivers })
     }
 
-    /// Waits until so many more datagrams went to each address.
+    /// Waits until `more` more datagrams were sent to each address.
     ///
     /// # Errors
-    /// Where the sender stands still.
+    /// Fails if the sender stands still.
     pub fn pass(&self, more: u64) -> Result<()> {
         let until = self.sent() + more;
         let patience = Instant::now() + Duration::from_secs(60);
         while self.sent() < until {
             ensure!(Instant::now() < patience, "the sender stands still");
-            // A fifth of that is enough for each.
+            // In this time about five datagrams are sent to each address.
             sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    /// How many went to each address by now.
+    /// How many datagrams were sent to each address so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Ends the stream; gives the arrivals at each address.
+    /// Ends the stream. Returns the arrivals at each address.
     ///
     /// # Errors
-    /// Where a datagram that arrived had another length.
+    /// Fails if an arrived datagram had another length.
     pub fn finish(self) -> Result<Vec<Arrived>> {
         let sent = self.sender.finish()?.into_iter().sum();
         let arrived = self.receivers.finish()?;
@@ -98,12 +98,12 @@ impl Numbered {
     }
 }
 
-/// The numbers that arrived at one address, of those that were sent.
+/// The datagrams that arrived at one address.
 #[derive(Debug)]
 pub struct Arrived {
-    /// How many were sent.
+    /// How many datagrams were sent to the address.
     pub sent: u64,
-    /// Those that arrived, in order.
+    /// The numbers of the datagrams that arrived, in the order of their arrival.
     pub numbers: Vec<u64>,
 }
 
@@ -111,9 +111,9 @@ impl Arrived {
     /// Checks that each datagram arrived exactly once.
     ///
     /// # Errors
-    /// Where a datagram did not arrive, or arrived twice; with the first one.
+    /// Fails if a datagram did not arrive, or arrived twice. The error names the first such datagram.
     pub fn all(mut self, what: &str) -> Result<()> {
-        // Each processor has a backlog of its own: a sender that moves between two of them overtakes itself.
+        // Datagrams may overtake each other: each processor has a backlog of its own, and the sender moves between processors.
         self.numbers.sort_unstable();
         let mut next = 0;
         for number in self.numbers.iter().chain([&self.sent]) {
@@ -125,10 +125,10 @@ impl Arrived {
         Ok(())
     }
 
-    /// Checks that none arrived.
+    /// Checks that no datagram arrived.
     ///
     /// # Errors
-    /// Where a datagram arrived; with the first one.
+    /// Fails if a datagram arrived. The error names the first one.
     pub fn none(&self, what: &str) -> Result<()> {
         match self.numbers.first() {
             None => Ok(()),
@@ -143,7 +143,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     let mut number = [0; 8];
     loop {
-        // The flag is read before: datagrams that are under way then are waited for.
+        // The flag is read before the socket, so that datagrams that are under way at the stop are still read.
         let last = stop.load(Ordering::Relaxed);
         match socket.recv(&mut number) {
             Ok(length) => {
@@ -156,7 +156,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<u64>> {
     }
 }
 
-/// Makes a socket there. Processes that other tests start have a copy of the socket until their exec.
+/// Makes a socket at this address. Waits while the address is in use: a process that another test starts has a copy of an old socket until its exec.
 fn bound(at: SocketAddr) -> Result<UdpSocket> {
     let mut socket = UdpSocket::bind(at);
     let in_use = |socket: &std::io::Result<UdpSocket>| {
@@ -171,16 +171,16 @@ fn bound(at: SocketAddr) -> Result<UdpSocket> {
     socket.with_context(|| format!("a socket at {at}"))
 }
 
-/// Makes flows come and go: sends a datagram from one socket of the calling thread's namespace to each of these ports in turn, over and over. Nobody answers.
-/// Gives the number of rounds.
+/// Makes flows come and go. Sends a datagram from one socket of the calling thread's namespace to each of these ports in turn, until `stop` is set. Nothing
+/// answers. Returns the number of rounds.
 ///
 /// # Errors
-/// Where no socket is free.
+/// Fails if no socket is free.
 pub fn to_ports(stop: &AtomicBool, from: SocketAddr, to: Ipv4Addr, ports: Range<u16>) -> Result<u64> {
     let socket = UdpSocket::bind(from)?;
     repeat(stop, || {
         for port in ports.clone() {
-            // Refusals of earlier datagrams come back here.
+            // An error is ignored: it is the refusal of an earlier datagram.
             let _ = socket.send_to(b"x", (to, port));
         }
         Ok(Duration::ZERO)

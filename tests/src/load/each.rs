@@ -1,4 +1,4 @@
-//! One flow from each of some clients to each of some targets.
+//! Makes one flow from each client to each target.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
@@ -17,13 +17,13 @@ use nix::{
 use super::per_worker;
 use crate::Netns;
 
-/// Sends a datagram to each target from each of so many sockets at an address. Nobody waits for an answer.
+/// Sends a datagram to each target from each of `clients` sockets at the address `from`. Does not wait for answers.
 ///
 /// # Errors
-/// Where no socket is free, or a datagram is refused.
+/// Fails if no socket is free, or if a datagram is refused.
 pub fn datagrams(ns: &Netns, from: IpAddr, clients: usize, to: &[SocketAddr]) -> Result<()> {
     ns.within(|| {
-        // All sockets stay open to the end. A freed port may be given to the next socket, whose flows would not be new ones.
+        // All sockets stay open to the end. The port of a closed socket could be given to the next socket, whose flows would then not be new.
         let mut open = Vec::new();
         for _ in 0..clients {
             let socket = UdpSocket::bind((from, 0))?;
@@ -36,10 +36,11 @@ pub fn datagrams(ns: &Netns, from: IpAddr, clients: usize, to: &[SocketAddr]) ->
     })
 }
 
-/// Begins a connection from each of so many clients to each target. Nobody waits for them. `from` gives a client's address and port for a target.
+/// Begins a connection from each of `clients` clients to each target. Does not wait for the connections. `from` returns a client's address and port for a
+/// target.
 ///
 /// # Errors
-/// Where no socket is free, or there are more than a process may have.
+/// Fails if no socket is free, or if there are more connections than a process may have files.
 pub fn connections(
     ns: &Netns,
     from: impl Fn(u16, SocketAddr) -> SocketAddr + Sync,

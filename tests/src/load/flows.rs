@@ -1,4 +1,4 @@
-//! Established flows. Each has a socket of its own; half of them are idle in epoll, half send. The time of each one's error is recorded.
+//! Holds established flows. Each flow has a socket of its own. Half of the flows are idle, half send. The time of each flow's error is recorded.
 
 use std::{
     net::SocketAddrV4,
@@ -26,25 +26,25 @@ use nix::{
 use super::{Running, own_files, per_worker};
 use crate::Netns;
 
-/// Handshakes of one worker under way at a time.
+/// The number of handshakes of one worker that are under way at a time.
 const IN_FLIGHT: usize = 128;
-/// How long all handshakes may take together.
+/// The time limit of all handshakes of a worker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The flows to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How many.
+    /// The number of flows.
     pub flows: u32,
-    /// The source of each flow, by its number.
+    /// Returns the source of the flow with a number.
     pub from: fn(u32) -> Result<SocketAddrV4>,
-    /// The destination of all.
+    /// The destination of all flows.
     pub to: SocketAddrV4,
-    /// How often one of the sending half sends a byte.
+    /// The interval at which each sending flow sends a byte.
     pub every: Duration,
 }
 
-/// Flows that are held by workers.
+/// Established flows, held by workers.
 #[derive(Debug)]
 pub struct Flows {
     shared: Arc<Shared>,
@@ -58,28 +58,28 @@ struct Shared {
     errors: AtomicU32,
 }
 
-/// When all flows had their errors. Pairs are of idle and of sending flows.
+/// The errors of all flows. The first value of each pair is for idle flows, the second for sending ones.
 #[derive(Debug, Default)]
 pub struct Errors {
-    /// Seconds to each error, in order.
+    /// Seconds to each error, sorted.
     pub seconds: Vec<f64>,
     /// Seconds to the last error.
     pub last: [f64; 2],
-    /// Flows without one.
+    /// The number of flows without an error.
     pub left: [u32; 2],
 }
 
-/// One worker's view: when each flow had its error. Even flows are idle, odd ones send.
+/// The times of the errors of one worker's flows. Even flows are idle, odd flows send.
 #[derive(Debug)]
 struct Held {
     errors: Vec<Option<Instant>>,
 }
 
 impl Flows {
-    /// Connects all of them, from a namespace.
+    /// Connects all flows from a namespace.
     ///
     /// # Errors
-    /// Where a flow does not come up in time.
+    /// Fails if a flow does not come up in time.
     pub fn establish(netns: &Netns, plan: &Plan) -> Result<Self> {
         let each = per_worker()? & !1;
         let total = plan.flows as usize;
@@ -95,7 +95,7 @@ impl Flows {
             workers.add(netns.spawn(move || {
                 own_files()?;
                 let sockets = connect_all(range, &plan);
-                // The receiver waits for every worker. It is gone only if another worker failed.
+                // The receiver waits for every worker, and is gone only if another worker failed.
                 let _ = up.send(sockets.is_ok());
                 hold(&shared, &stop, sockets?, plan.every)
             })?);
@@ -110,15 +110,15 @@ impl Flows {
         Ok(flows)
     }
 
-    /// Starts the sending half.
+    /// Makes the sending half start to send.
     pub fn go(&self) {
         self.shared.go.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until all have an error or `cap` has passed since `started`.
+    /// Waits until all flows have an error, or until `cap` has passed since `started`.
     ///
     /// # Errors
-    /// Where a flow had an error before `started`.
+    /// Fails if a flow had an error before `started`.
     pub fn wait(self, started: Instant, cap: Duration) -> Result<Errors> {
         while started.elapsed() < cap && (self.shared.errors.load(Ordering::Relaxed) as usize) < self.total {
             std::thread::sleep(Duration::from_millis(5));
@@ -175,7 +175,7 @@ fn connect_all(range: std::ops::Range<usize>, plan: &Plan) -> Result<Vec<OwnedFd
     Ok(sockets)
 }
 
-/// Waits as clients do, woken by an error. Sends a byte on every other flow each `every`, evenly spread.
+/// Waits for errors in epoll, as clients do. Sends a byte on every other flow at each interval `every`, evenly spread.
 fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Duration) -> Result<Held> {
     const SLICE: Duration = Duration::from_millis(5);
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
@@ -206,7 +206,7 @@ fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Durati
                     continue;
                 }
                 match send(sockets[at].as_raw_fd(), b"x", MsgFlags::MSG_NOSIGNAL) {
-                    // A frozen server's window closes after a while. Then the kernel probes it.
+                    // A frozen server's window closes after a while. Then the kernel sends window probes.
                     Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
                     Err(_) => failed(&mut errors, at),
                 }
@@ -220,7 +220,7 @@ fn hold(shared: &Shared, stop: &AtomicBool, sockets: Vec<OwnedFd>, every: Durati
             other => other?,
         };
         for event in &events[..ready] {
-            // Where the sender took the error already, the hang-up reports the same.
+            // If a send has already returned the error, the hang-up reports the same one, which counts once.
             if event.events().intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
                 failed(&mut errors, event.data() as usize);
             }
@@ -236,7 +236,7 @@ fn open(from: SocketAddrV4, to: SocketAddrV4) -> Result<OwnedFd> {
         SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
         SockProtocol::Tcp,
     )?;
-    // Small buffers: a hundred thousand sockets send a byte each.
+    // The buffers are small, since a hundred thousand sockets send only a byte each.
     setsockopt(&fd, sockopt::SndBuf, &4096)?;
     setsockopt(&fd, sockopt::RcvBuf, &4096)?;
     bind(fd.as_raw_fd(), &SockaddrIn::from(from)).context("cannot bind a client's socket")?;

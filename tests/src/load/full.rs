@@ -1,4 +1,4 @@
-//! Full load of a path: small datagrams, or one TCP stream.
+//! Loads a path fully, by small datagrams or by one TCP stream.
 #![expect(unsafe_code, reason = "sendmmsg(2), for which no safe wrapper reuses its headers")]
 
 use std::{
@@ -13,15 +13,15 @@ use anyhow::{Result, ensure};
 
 use super::{repeat, under};
 
-/// Payload of a datagram: a frame of 64 + 42 bytes.
+/// The payload of a datagram, which makes a frame of 64 + 42 bytes.
 const PAYLOAD: [u8; 64] = [0x5a; 64];
-/// Datagrams a system call.
+/// The number of datagrams in a system call.
 const BATCH: usize = 32;
 
-/// Sends datagrams from a connected socket for this long; gives how long it took in all.
+/// Sends datagrams from a connected socket for this time. Returns how long the sending really took.
 ///
 /// # Errors
-/// Where one cannot be sent for anything but want of room.
+/// Fails if a datagram cannot be sent, except for want of room.
 pub fn datagrams(socket: &UdpSocket, length: Duration) -> Result<Duration> {
     let mut payload = PAYLOAD;
     let mut part = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
@@ -46,18 +46,18 @@ pub fn datagrams(socket: &UdpSocket, length: Duration) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Bytes that one end of a connection reads in a second while the other end sends all the time. Measured for this long, once the window has opened. The thread
-/// of each end calls `prepare` first.
+/// Measures the bytes that one end of a connection reads in a second, while the other end sends all the time. The measurement takes `length`, once the window
+/// has opened. The thread of each end calls its `prepare` first.
 ///
 /// # Errors
-/// Where an end fails.
+/// Fails if an end fails.
 pub fn stream(
     [mut from, mut to]: [TcpStream; 2],
     length: Duration,
     [prepare_from, prepare_to]: [&(dyn Fn() -> Result<()> + Sync); 2],
 ) -> Result<f64> {
     let bytes = &AtomicU64::new(0);
-    // Each end reads to the end of the stream, and closes where its thread ends, for whatever reason: the other end does not wait for it.
+    // Each closure owns its end of the connection, which closes when its thread ends for whatever reason. So neither end waits for ever for the other.
     let receive = move |_: &AtomicBool| {
         prepare_to()?;
         let mut buffer = vec![0; 1 << 18];

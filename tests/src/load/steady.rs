@@ -1,4 +1,4 @@
-//! Flows that must not notice anything.
+//! Flows that must go on undisturbed.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +7,21 @@ use anyhow::{Context as _, Result, ensure};
 use super::{Running, repeat};
 use crate::{Cluster, Conn, Family, Place, client::pattern, emulated, topology::Service};
 
-/// Generous: machines are slow, but stalls here last for ever.
+/// The time limit of each connect, read and write. It is generous, since machines are slow, and a stall here lasts for ever.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Flows to node C that go on all the time. Every byte is compared, no error is forgiven.
+/// Flows to node C that transfer data all the time. Every byte is compared, and any error fails the test.
 #[derive(Debug)]
 pub struct Load {
-    /// Each gives the bytes that it transferred.
+    /// Each thread returns the number of bytes that it transferred.
     running: Running<u64>,
 }
 
 impl Load {
-    /// Starts flows to node C, one from each place, each of echoes and downloads in turn.
+    /// Starts a flow from each place to node C. A flow makes echoes and downloads in turn.
     ///
     /// # Errors
-    /// Where one cannot be opened.
+    /// Fails if a flow cannot be opened.
     pub fn on_c(cluster: &Cluster, family: Family) -> Result<Self> {
         let mut running = Running::default();
         for place in Place::ALL {
@@ -33,7 +33,8 @@ impl Load {
                     let start = Instant::now();
                     conn.echo(&payload).with_context(|| format!("echo, {place:?}"))?;
                     conn.download(60_000).with_context(|| format!("download, {place:?}"))?;
-                    // Half of the time. On an emulated machine, which has one processor, a small part: the flows under test need the processor too.
+                    // A flow transfers data for half of the time. On an emulated machine it does for a small part, since there the flows under test need the
+                    // only processor too.
                     Ok(start.elapsed() * if emulated() { 15 } else { 1 })
                 })?;
                 Ok(exchanges * 100_000)
@@ -42,10 +43,10 @@ impl Load {
         Ok(Self { running })
     }
 
-    /// Ends the flows.
+    /// Ends the flows. Returns the number of bytes that they transferred.
     ///
     /// # Errors
-    /// Where a byte was wrong, a connection broke, or nothing was transferred.
+    /// Fails if a byte was wrong, a connection broke, or nothing was transferred.
     pub fn finish(self) -> Result<u64> {
         let bytes: u64 = self.running.finish()?.into_iter().sum();
         ensure!(bytes > 0, "the load transferred nothing");

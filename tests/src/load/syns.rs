@@ -1,4 +1,4 @@
-//! A flood of SYNs: as many as one thread can send, from a number of source ports in turn.
+//! Sends a flood of SYNs: as many as one thread can send, from many source ports in turn.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -15,16 +15,16 @@ use nix::{
 use super::{Running, repeat};
 use crate::Netns;
 
-/// Source ports of each address. They are above those of [`super::connections`], and so few that their entries fit into conntrack.
+/// The source ports of each address. They are above those of [`super::connections`], and so few that their entries fit into conntrack.
 const PORTS: std::ops::Range<u16> = 30_000..40_000;
-/// Where the source port lies: behind an IPv4 header without options.
+/// The offset of the source port, after an IPv4 header without options.
 const SOURCE_PORT: usize = 20;
-/// Where the checksum lies.
+/// The offset of the TCP checksum.
 const CHECKSUM: usize = 20 + 16;
-/// SYNs that are sent before the sender checks whether it is to stop.
+/// The number of SYNs between two checks whether the sender must stop.
 const BATCH: usize = 64;
 
-/// The sender.
+/// The running sender.
 #[derive(Debug)]
 pub struct Syns {
     started: Instant,
@@ -32,10 +32,10 @@ pub struct Syns {
 }
 
 impl Syns {
-    /// Starts to send from these addresses of a namespace.
+    /// Starts to send from these addresses of a namespace in turn.
     ///
     /// # Errors
-    /// Where the namespace is gone.
+    /// Fails if the namespace is gone.
     pub fn start(netns: &Netns, from: &[Ipv4Addr], to: SocketAddrV4) -> Result<Self> {
         let from = from.to_vec();
         let mut running = Running::default();
@@ -68,10 +68,10 @@ impl Syns {
         Ok(Self { started: Instant::now(), running })
     }
 
-    /// Ends the flood; gives the SYNs that it sent in a second.
+    /// Ends the flood. Returns the number of SYNs sent in a second.
     ///
     /// # Errors
-    /// Where one could not be sent.
+    /// Fails if a SYN could not be sent.
     pub fn finish(self) -> Result<f64> {
         let took = self.started.elapsed().as_secs_f64();
         let sent: u64 = self.running.finish()?.into_iter().sum();
@@ -79,7 +79,7 @@ impl Syns {
     }
 }
 
-/// A SYN, from the IP header on.
+/// Builds a SYN, from the IP header on.
 fn packet(from: Ipv4Addr, to: SocketAddrV4) -> Result<Vec<u8>> {
     let mut packet = Vec::new();
     etherparse::PacketBuilder::ipv4(from.octets(), to.ip().octets(), 64)
@@ -89,7 +89,7 @@ fn packet(from: Ipv4Addr, to: SocketAddrV4) -> Result<Vec<u8>> {
     Ok(packet)
 }
 
-/// Gives it another source port, and the checksum that belongs to it (RFC 1624, equation 3).
+/// Changes the source port of a packet and updates its checksum (RFC 1624, equation 3).
 fn renumber(packet: &mut [u8], port: u16) {
     let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
     let before = word(packet, SOURCE_PORT);

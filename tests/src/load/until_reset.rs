@@ -1,4 +1,4 @@
-//! One TCP connection that sends all the time, and the time of its reset.
+//! Sends on one TCP connection all the time, and records the time of its reset.
 
 use std::{
     io::{ErrorKind, Write as _},
@@ -18,19 +18,19 @@ use super::Running;
 
 /// A request that a `nodefence-peer` takes and never answers.
 const BYTE: &[u8] = b"p";
-/// A sleep is coarser than a shorter pace.
-const SLEEPS: Duration = Duration::from_millis(1);
+/// The sender sleeps between sends from this pace on. For a shorter pace it spins, since a sleep is coarser.
+const SLEEP_FROM: Duration = Duration::from_millis(1);
 
-/// The end of a connection.
+/// The reset of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Reset {
-    /// When the reset was seen: CLOCK_MONOTONIC in nanoseconds, the agent's clock too.
+    /// When the reset was seen, as CLOCK_MONOTONIC in nanoseconds. The agent uses the same clock.
     pub at: u64,
-    /// The longest delay of a send: how long the machine kept the thread from a processor.
+    /// The longest delay of a send, which shows how long the thread got no processor.
     pub still: Duration,
 }
 
-/// A connection that sends a byte at a fixed pace, until this is dropped.
+/// A connection that sends bytes at a fixed pace, until this is dropped.
 #[derive(Debug)]
 pub struct Sending {
     sent: Arc<AtomicU64>,
@@ -39,10 +39,10 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// Starts to send. A pace of less than a millisecond takes a processor for itself. The sending thread calls `prepare` first.
+    /// Starts to send a byte each `pace`. With less than a millisecond the sender takes a whole processor. The sending thread calls `prepare` first.
     ///
     /// # Errors
-    /// Where the socket cannot be used so.
+    /// Fails if the socket's options cannot be set.
     pub fn start(
         stream: TcpStream,
         pace: Duration,
@@ -57,7 +57,7 @@ impl Sending {
         running.start(move |stop| {
             let ended = prepare().and_then(|()| send(stream, pace, &count, stop));
             if let Some(ended) = ended.transpose() {
-                // The receiver may have given up.
+                // An error is ignored: the receiver may have given up.
                 let _nobody_waits = tell.send(ended);
             }
             Ok(())
@@ -65,15 +65,15 @@ impl Sending {
         Ok(Self { sent, reset, running })
     }
 
-    /// How many bytes the kernel has taken.
+    /// The number of bytes that the kernel has accepted.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits for the reset; `None` where none came within `patience`.
+    /// Waits for the reset. `None` means that no reset came within `patience`.
     ///
     /// # Errors
-    /// Where the connection ended otherwise.
+    /// Fails if the connection ended otherwise.
     pub fn wait(&self, patience: Duration) -> Result<Option<Reset>> {
         match self.reset.recv_timeout(patience) {
             Ok(reset) => reset.map(Some),
@@ -85,18 +85,18 @@ impl Sending {
     /// Ends the connection.
     ///
     /// # Errors
-    /// Where its thread panicked.
+    /// Fails if the sending thread panicked.
     pub fn finish(self) -> Result<()> {
         self.running.finish().map(drop)
     }
 }
 
-/// `None` where the thread was told to stop before a reset.
+/// Sends until the reset. `None` means that the thread was told to stop before a reset.
 fn send(mut stream: TcpStream, pace: Duration, sent: &AtomicU64, stop: &AtomicBool) -> Result<Option<Reset>> {
     let mut next = Instant::now();
     let mut still = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
-        // A RST that has come is the error of the next write (tcp_reset, net/ipv4/tcp_input.c).
+        // The write after a RST returns the error (`tcp_reset`, net/ipv4/tcp_input.c).
         match stream.write(BYTE) {
             Ok(_) => {
                 sent.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +110,7 @@ fn send(mut stream: TcpStream, pace: Duration, sent: &AtomicU64, stop: &AtomicBo
         let now = Instant::now();
         still = still.max(now.saturating_duration_since(next));
         next = (next + pace).max(now);
-        if pace >= SLEEPS {
+        if pace >= SLEEP_FROM {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
         while Instant::now() < next {
@@ -140,7 +140,7 @@ mod tests {
         assert!(sending.wait(Duration::from_millis(20)).expect("goes on").is_none());
         assert!(sending.sent() > 0);
         let before = monotonic_ns();
-        // Closed with something unread: a RST (tcp_close, net/ipv4/tcp.c).
+        // A close with unread data sends a RST (`tcp_close`, net/ipv4/tcp.c).
         drop(server);
         let reset = sending.wait(Duration::from_secs(10)).expect("an end").expect("a reset");
         assert!(reset.at > before);

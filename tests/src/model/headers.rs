@@ -1,14 +1,14 @@
-//! Reading headers, slowly and simply.
+//! Reads headers, slowly and simply.
 
-/// An address as its family's bytes.
+/// An address: the 4 or 16 bytes of its IP version.
 pub type Ip = Vec<u8>;
 
-/// Where a packet is seen.
+/// The hook at which a program sees a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hook {
     /// TC egress, with an Ethernet header.
     Ethernet,
-    /// TC egress without; the ethertype that the device noted.
+    /// TC egress without an Ethernet header, with the ethertype in the skb.
     Bare(u16),
     /// XDP.
     Xdp,
@@ -22,15 +22,15 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some((be16(bytes, at)? as u32) << 16 | be16(bytes, at + 2)? as u32)
 }
 
-/// Why there is no IP header.
+/// The reason why there is no IP header.
 pub(super) enum Lack {
-    /// It is another protocol's packet.
+    /// The packet is of another protocol.
     Foreign,
-    /// It is cut off, or makes no sense.
+    /// The header is cut off or invalid.
     Broken,
 }
 
-/// Start of the IP header and its family (4 or 6).
+/// Finds the offset of the IP header and the IP version (4 or 6).
 pub(super) fn find_ip(hook: Hook, frame: &[u8]) -> Result<(usize, u8), Lack> {
     let (mut kind, mut at) = match hook {
         Hook::Bare(kind) => (usize::from(kind), 0),
@@ -67,11 +67,13 @@ pub(super) struct Seen {
     pub(super) dst: Ip,
     pub(super) protocol: u8,
     pub(super) fragment: bool,
-    /// Set unless the packet is a fragment behind the first.
+    /// The offset of the transport header. `None` in a fragment after the first.
     pub(super) transport: Option<usize>,
-    /// Bytes from the transport header's place to the end of the IP packet.
+    /// The number of bytes from the transport header to the end of the IP packet.
     pub(super) body: usize,
+    /// Whether there are IPv4 options or IPv6 extension headers.
     pub(super) extended: bool,
+    /// Whether a routing header has segments left, so that the destination is not the last one.
     pub(super) waypoint: bool,
 }
 
@@ -173,13 +175,13 @@ pub(super) struct Transport {
     pub(super) source: Option<usize>,
     pub(super) destination: Option<usize>,
     pub(super) tcp: Option<Tcp>,
-    /// Type of an ICMP message.
+    /// The type of an ICMP message.
     pub(super) icmp: u8,
-    /// Bytes behind it; all of the packet's where there is none to read.
+    /// The number of bytes after the transport header, or of the whole body if there is no header to read.
     pub(super) payload: usize,
 }
 
-/// Reads a transport header. A first fragment may end within it, any other packet without it is unreadable.
+/// Reads the transport header. `None` means that it is unreadable. A first fragment may end within the header.
 pub(super) fn transport(frame: &[u8], seen: &Seen) -> Option<Transport> {
     let without = Transport { payload: seen.body, ..Transport::default() };
     match whole_transport(frame, seen) {
@@ -188,7 +190,7 @@ pub(super) fn transport(frame: &[u8], seen: &Seen) -> Option<Transport> {
     }
 }
 
-/// `Err` where it is cut off or contradicts itself.
+/// Reads a whole transport header. `Err` means that it is cut off or contradicts itself.
 fn whole_transport(frame: &[u8], seen: &Seen) -> Result<Option<Transport>, ()> {
     let Some(at) = seen.transport else { return Ok(None) };
     let need = match seen.protocol {

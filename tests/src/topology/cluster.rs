@@ -17,50 +17,50 @@ pub use nodefence::cluster::Family;
 pub enum Overlay {
     /// Plain routes to the nodes.
     HostGateway,
-    /// vxlan with fixed neighbours, as flannel makes it.
+    /// VXLAN with fixed neighbours, as flannel makes it.
     Vxlan,
-    /// vxlan whose tunnel metadata comes from the routes (`external`).
+    /// VXLAN whose tunnel metadata comes from the routes (`external`).
     VxlanMetadata,
-    /// ipip for IPv4; IPv6 stays on plain routes.
+    /// ipip for IPv4. IPv6 stays on plain routes.
     Ipip,
-    /// Nodes joined by a VLAN device: at egress of `eth0` the tag is in the skb's metadata.
+    /// Nodes joined by a VLAN device. At egress of `eth0` the tag is in the skb's metadata.
     Vlan,
-    /// The same with the tag in the frame (`reorder_hdr off`).
+    /// Nodes joined by a VLAN device with the tag in the frame (`reorder_hdr off`).
     VlanInFrame,
-    /// 802.1Q in 802.1ad: at egress of `eth0` the inner tag is in the frame, the outer in the metadata.
+    /// 802.1Q in 802.1ad. At egress of `eth0` the inner tag is in the frame, the outer tag in the skb's metadata.
     QinQ,
-    /// A tun device (no Ethernet header) between A and B; C on plain routes.
+    /// A tun device, which has no Ethernet header, between A and B. C stays on plain routes.
     Tun,
 }
 
 impl Overlay {
-    /// Whether packets between nodes are carried in others.
+    /// Whether packets between nodes are carried in other packets.
     pub fn is_tunnel(self) -> bool {
         matches!(self, Self::Vxlan | Self::VxlanMetadata | Self::Ipip)
     }
 }
 
-/// The forwarder of the Services' traffic to the backends on node A.
+/// The proxy on node A, which forwards the Services' traffic to the backends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxy {
-    /// DNAT as kube-proxy's nftables mode does it.
+    /// DNAT, as in kube-proxy's nftables mode.
     Nftables,
-    /// IPVS NAT with conntrack, as kube-proxy's ipvs mode does it.
+    /// IPVS NAT with conntrack, as in kube-proxy's ipvs mode.
     Ipvs,
-    /// Nothing yet: the test starts a real kube-proxy.
+    /// No proxy. The test starts a real kube-proxy.
     Nobody,
 }
 
 /// The options of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How pods reach each other.
+    /// How pods of different nodes reach each other.
     pub overlay: Overlay,
-    /// Hide the client behind node A's address, as kube-proxy does by default.
+    /// Whether clients are hidden behind node A's address, as kube-proxy does by default.
     pub masquerade: bool,
-    /// The forwarder.
+    /// The proxy on node A.
     pub proxy: Proxy,
-    /// Let devices do checksums and segmentation (the default of veth). Without, each sum stands on the wire.
+    /// Whether devices do checksums and segmentation, as veth does by default. Without it each packet on the wire has its checksum.
     pub offloads: bool,
 }
 
@@ -71,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The devices of node A that routes to the backends name; the backend's address stands in what leaves through them.
+    /// The devices of node A in routes to the backends. Packets that leave by these have the backend's address as destination.
     pub fn interfaces(self) -> Vec<&'static str> {
         match self.overlay {
             Overlay::HostGateway => vec!["eth0"],
@@ -87,35 +87,35 @@ impl Options {
 /// Where a client runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Outside the cluster; it uses the NodePort.
+    /// Outside the cluster. The client uses the NodePort.
     Outside,
-    /// A pod on node A; it uses the ClusterIP.
+    /// In a pod on node A. The client uses the ClusterIP.
     Pod,
-    /// A process in node A's own namespace; it uses the ClusterIP.
+    /// In node A's own namespace. The client uses the ClusterIP.
     Node,
 }
 
 impl Place {
-    /// All three.
+    /// All places.
     pub const ALL: [Self; 3] = [Self::Outside, Self::Pod, Self::Node];
 }
 
-/// The Services of the cluster; backends on B and C each.
+/// The Services of the cluster. Each has a backend on B and one on C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
-    /// TCP, pods, port 80 to 8080, NodePort 30080.
+    /// TCP to pods: port 80, target port 8080, NodePort 30080.
     Web,
-    /// UDP, pods, port 53 to 5300, NodePort 30053.
+    /// UDP to pods: port 53, target port 5300, NodePort 30053.
     Dns,
-    /// TCP, host network, port 80 to 9100, NodePort 30091.
+    /// TCP to the host network: port 80, target port 9100, NodePort 30091.
     Host,
 }
 
 impl Service {
-    /// All of them.
+    /// All Services.
     pub const ALL: [Self; 3] = [Self::Web, Self::Dns, Self::Host];
 
-    /// Port of the ClusterIP, port of the backend, NodePort.
+    /// The port of the ClusterIP, the port of the backend, and the NodePort.
     pub const fn ports(self) -> (u16, u16, u16) {
         match self {
             Self::Web => (80, 8080, 30_080),
@@ -124,7 +124,7 @@ impl Service {
         }
     }
 
-    /// In the cluster file it is below `default/`.
+    /// The name. The cluster file has it with the prefix `default/`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Web => "web",
@@ -141,7 +141,7 @@ impl Service {
         }
     }
 
-    /// The ClusterIP.
+    /// The ClusterIP. Web and Dns share one.
     pub const fn cluster_ip(self, family: Family) -> IpAddr {
         let host = if matches!(self, Self::Host) { 20 } else { 10 };
         match family {
@@ -151,19 +151,19 @@ impl Service {
     }
 }
 
-/// A TCP port of the nodes that is no backend: it must never be cut.
+/// A TCP port of the nodes that is no backend, and so must never be cut.
 pub const NODE_PORT_OF_ITS_OWN: u16 = 9200;
 
-/// A node: its namespace, its pod's namespace and its processes.
+/// A node, with its namespace, the namespace of its pod, and its processes.
 #[derive(Debug)]
 pub struct Node {
     /// `node-a`, `node-b` or `node-c`.
     pub name: &'static str,
-    /// Its number in the addresses (1 to 3).
+    /// The number in the node's addresses (1 to 3).
     pub index: u8,
-    /// Its namespace.
+    /// The node's namespace.
     pub ns: Arc<Netns>,
-    /// Its pod's namespace.
+    /// The namespace of the node's pod.
     pub pod: Arc<Netns>,
     procs: Vec<Proc>,
 }
@@ -175,7 +175,7 @@ impl Node {
         Ok(Self { name, index, ns, pod, procs: Vec::new() })
     }
 
-    /// Its address between the nodes.
+    /// The node's address in the network between the nodes.
     pub fn address(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => [10, 2, 0, 10 + self.index].into(),
@@ -183,7 +183,7 @@ impl Node {
         }
     }
 
-    /// Its pod's address.
+    /// The address of the node's pod.
     pub fn pod_address(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => [10, 244, self.index, 2].into(),
@@ -191,7 +191,7 @@ impl Node {
         }
     }
 
-    /// Where its endpoint of a Service is.
+    /// The address and port of the node's endpoint of a Service.
     pub fn endpoint(&self, service: Service, family: Family) -> SocketAddr {
         let address = match service {
             Service::Host => self.address(family),
@@ -200,6 +200,7 @@ impl Node {
         (address, service.ports().1).into()
     }
 
+    /// Starts the servers of the node and of its pod.
     pub(super) fn serve(&mut self) -> Result<()> {
         for (ns, ports) in [(&self.pod, "tcp=8080 udp=5300"), (&self.ns, "tcp=9100 tcp=9200")] {
             let mut command = Command::new(bin("nodefence-peer")?);
@@ -209,36 +210,35 @@ impl Node {
         Ok(())
     }
 
-    /// Stops every process of the node where it stands. Its kernel goes on: it accepts connections and
-    /// acknowledges requests that nobody reads.
+    /// Freezes every process of the node. The node's kernel goes on: it accepts connections, and acknowledges requests that no process reads.
     ///
     /// # Errors
-    /// Where a process is gone.
+    /// Fails if a process is gone.
     pub fn freeze(&self) -> Result<()> {
         self.procs.iter().try_for_each(Proc::freeze)
     }
 
-    /// Lets them go on.
+    /// Lets the node's processes go on.
     ///
     /// # Errors
-    /// Where a process is gone.
+    /// Fails if a process is gone.
     pub fn thaw(&self) -> Result<()> {
         self.procs.iter().try_for_each(Proc::thaw)
     }
 }
 
-/// The cluster. Everything in it ends with it.
+/// The cluster. Everything in it ends when this is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// How it was built.
+    /// The options with which the cluster was built.
     pub options: Options,
-    /// The client outside.
+    /// The namespace of the client outside.
     pub client: Arc<Netns>,
-    /// The forwarding node.
+    /// The node that forwards.
     pub a: Node,
-    /// The node that will hang.
+    /// The node that hangs in tests.
     pub b: Node,
-    /// The node that stays well.
+    /// The node that stays healthy.
     pub c: Node,
     /// The switch between the nodes.
     pub fabric: Arc<Netns>,
@@ -246,15 +246,15 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts servers on node A too, in its pod and on itself.
+    /// Starts servers on node A too, in its pod and in its own namespace.
     ///
     /// # Errors
-    /// Where one does not come up.
+    /// Fails if a server does not come up.
     pub fn serve_on_a(&mut self) -> Result<()> {
         self.a.serve()
     }
 
-    /// [`Options::interfaces`].
+    /// The devices of node A in routes to the backends: [`Options::interfaces`].
     pub fn interfaces(&self) -> Vec<&'static str> {
         self.options.interfaces()
     }
@@ -281,15 +281,15 @@ impl Cluster {
     /// Starts the agent on node A, attached to all of [`Cluster::interfaces`].
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Fails as [`Agent::start`] does.
     pub fn agent(&self) -> Result<Agent> {
         self.agent_with(&[])
     }
 
-    /// As [`Cluster::agent`], with more arguments.
+    /// Same as [`Cluster::agent`], with more arguments.
     ///
     /// # Errors
-    /// As [`Agent::start`].
+    /// Fails as [`Agent::start`] does.
     pub fn agent_with(&self, extra: &[&str]) -> Result<Agent> {
         Agent::start_with(&self.a.ns, self.a.name, &self.interfaces(), &self.cluster_file(), extra)
     }

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, Family, Node, Service};
 
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// Node A's backends, but for where [`Cluster::with_own_backends`] says otherwise.
+/// The backends of node A, which [`Cluster::with_own_backends`] replaces.
 const NONE: &str = " []\n";
 
 fn backends(node: &Node) -> String {
@@ -20,7 +20,7 @@ fn backends(node: &Node) -> String {
 }
 
 impl Cluster {
-    /// Its nodes and their backends.
+    /// The cluster file with the nodes, and the backends of B and C.
     pub fn cluster_file(&self) -> String {
         let mut text = String::from("nodes:\n");
         for node in [&self.a, &self.b, &self.c] {
@@ -31,17 +31,17 @@ impl Cluster {
         text
     }
 
-    /// Such a file, and node A has what every real node has: pods and ports of its own.
+    /// Adds backends of node A to such a file: a pod and a port of its own, as every real node has.
     pub fn with_own_backends(&self, file: &str) -> String {
         file.replacen(NONE, &backends(&self.a), 1)
     }
 
-    /// Its nodes, their backends and its Services, each with endpoints on B and C.
+    /// The cluster file with the nodes, their backends and the Services. Each Service has endpoints on B and C.
     pub fn services_file(&self) -> String {
         self.services_file_with(|_, _| Some(""))
     }
 
-    /// The same; `more` is added to what is said of a Service's endpoint on a node, and where there is none it has no endpoint there.
+    /// Same as [`Cluster::services_file`]. `more` returns fields to add to a Service's endpoint on a node, or `None` to leave that endpoint out.
     pub fn services_file_with<'t>(&self, more: impl Fn(Service, &Node) -> Option<&'t str>) -> String {
         let mut text = self.cluster_file() + "services:\n";
         for service in Service::ALL {

@@ -42,7 +42,7 @@ pub(super) fn build(cluster: &Cluster) -> Result<Option<TunPair>> {
     Ok(tun)
 }
 
-/// Forwarding on, strict reverse path filter on A to E (that answers pass it is part of what is tested), no DAD delay.
+/// Sets the sysctls of a namespace: forwarding, a strict reverse path filter, which answers must pass, and no delay by duplicate address detection.
 fn settings(ns: &Netns) -> Result<()> {
     for scope in ["all", "default"] {
         ns.sysctl(&format!("ipv4/conf/{scope}/rp_filter"), "1")?;
@@ -52,7 +52,7 @@ fn settings(ns: &Netns) -> Result<()> {
     ns.sysctl("ipv4/ip_forward", "1")
 }
 
-/// The device that carries the node's addresses.
+/// The device that has the node's addresses.
 fn uplink_device(cluster: &Cluster) -> &'static str {
     match cluster.options.overlay {
         Overlay::Vlan | Overlay::VlanInFrame => "eth0.5",
@@ -61,7 +61,7 @@ fn uplink_device(cluster: &Cluster) -> &'static str {
     }
 }
 
-/// A bridge, and the nodes' uplinks with their far ends on it.
+/// Makes a bridge and the nodes' uplinks, whose far ends are ports of the bridge.
 fn fabric(cluster: &Cluster) -> Result<()> {
     let mut script = String::from("link set lo up\nlink add br0 type bridge\nlink set br0 up\n");
     for node in [&cluster.a, &cluster.b, &cluster.c] {
@@ -75,6 +75,7 @@ fn fabric(cluster: &Cluster) -> Result<()> {
     cluster.fabric.ip(&script)
 }
 
+/// The script for a node's uplink: its VLAN devices, addresses and default routes.
 fn uplink(cluster: &Cluster, node: &Node) -> String {
     let i = node.index;
     let vlan = match cluster.options.overlay {
@@ -91,7 +92,7 @@ fn uplink(cluster: &Cluster, node: &Node) -> String {
         _ => "",
     };
     let device = uplink_device(cluster);
-    // As on a node of a cluster there is a default route, so that ClusterIPs lead somewhere before they are translated.
+    // A node of a cluster has a default route, so that packets to ClusterIPs have a route before their translation.
     format!(
         "link set lo up
          link set eth0 up
@@ -176,20 +177,22 @@ fn overlay(cluster: &Cluster, node: &Node) -> String {
     }
 }
 
-/// The forwarding entries of vxlan for the other nodes, as flannel writes them; `ip` knows nothing of these.
+/// Writes VXLAN's forwarding entries for the other nodes, as flannel does. `ip` cannot write these.
 fn forwarding_entries(cluster: &Cluster, node: &Node) -> Result<()> {
     if cluster.options.overlay != Overlay::Vxlan {
         return Ok(());
     }
     let entries: String = [1, 2, 3]
         .into_iter()
-        .filter(|j| *j != node.index)
-        .map(|j| format!("fdb append 0e:00:00:00:00:0{j} dev vxlan0 dst 10.2.0.1{j} self permanent\n"))
+        .filter(|other| *other != node.index)
+        .map(|other| {
+            format!("fdb append 0e:00:00:00:00:0{other} dev vxlan0 dst 10.2.0.1{other} self permanent\n")
+        })
         .collect();
     node.ns.feed("bridge -batch -", &entries).map(drop)
 }
 
-/// Routes of `node` to the pods of `other`, and where that is A to the clients outside.
+/// The script for the routes of `node` to the pods of `other`. If `other` is A, also for the routes to the clients outside.
 fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
     let j = other.index;
     let mut script = String::new();
@@ -215,7 +218,7 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
                 (format!("{over4} vxlan0"), format!("{over6} vxlan0"))
             } else {
                 let encap = format!("encap ip id 42 ttl 64 dst 10.2.0.1{j}");
-                // The tunnel addresses are what masquerade hides clients behind.
+                // Masquerade hides clients behind the tunnel addresses.
                 script += &format!(
                     "route add 10.42.0.{j}/32 {encap} dev vxlan0
                      route add fd00:42::{j}/128 {encap} dev vxlan0\n"
@@ -224,7 +227,7 @@ fn routes(cluster: &Cluster, node: &Node, other: &Node) -> String {
             }
         }
         Overlay::Ipip => {
-            // The outer destination is the route's gateway: no gateway may lead to the inner address itself.
+            // The route's gateway becomes the outer destination, so the gateway must not be the inner address itself.
             v4.push(format!("10.42.0.{j}/32"));
             (format!("via 10.2.0.1{j} dev ipip0 onlink"), plain6)
         }

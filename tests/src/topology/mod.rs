@@ -1,4 +1,4 @@
-//! A small cluster: a client outside, node A that forwards, nodes B and C with the backends, a bridge between them.
+//! A small cluster: a client outside, node A that forwards, nodes B and C with the backends, and a bridge between the nodes.
 //!
 //! ```text
 //!  client 192.0.2.2 ---- 192.0.2.1 node A 10.2.0.11 ---+--- 10.2.0.12 node B --- pod 10.244.2.2
@@ -20,10 +20,10 @@ pub use cluster::{Cluster, Family, NODE_PORT_OF_ITS_OWN, Node, Options, Overlay,
 use crate::Netns;
 
 impl Cluster {
-    /// Builds it and starts the servers.
+    /// Builds the cluster and starts the servers on B and C.
     ///
     /// # Errors
-    /// Without root, or where this kernel lacks a device type or an nftables expression; names the command.
+    /// Fails without root, or if this kernel lacks a device type or an nftables expression. The error names the command.
     pub fn new(options: Options) -> Result<Self> {
         let mut this = Self {
             options,

@@ -1,4 +1,4 @@
-//! The forwarding of the Services on node A.
+//! The proxy on node A.
 
 use std::{fmt::Write as _, net::SocketAddr};
 
@@ -16,8 +16,8 @@ pub(super) fn build(cluster: &Cluster) -> Result<()> {
     }
 }
 
-/// Tables as kube-proxy's nftables mode lays them out: dispatch by map, one chain a Service that picks by random
-/// number, one chain an endpoint that translates; masquerade by mark.
+/// The tables, laid out as in kube-proxy's nftables mode. Maps dispatch by address and port. The chain of a Service picks an endpoint by a random number, and
+/// the chain of an endpoint translates. Masquerade goes by a mark.
 fn nftables(cluster: &Cluster, family: Family) -> Result<String> {
     let (ip, pods, services) = ranges(family);
     let mut chains = String::new();
@@ -37,7 +37,7 @@ fn nftables(cluster: &Cluster, family: Family) -> Result<String> {
             )?;
             choice.push(format!("{at} : goto endpoint-{name}-{at}"));
         }
-        // A node would send its answers to a stranger through the tunnel, past A's reverse path filter.
+        // Without masquerade a node would send its answers to a client outside through the tunnel, and A's reverse path filter would drop them.
         let always = service == Service::Host && hides_local(cluster);
         let (hide, hide_strangers) = if cluster.options.masquerade || always {
             (
@@ -82,8 +82,8 @@ fn nftables(cluster: &Cluster, family: Family) -> Result<String> {
     ))
 }
 
-/// A process of the node takes the uplink's address before translation; through a tunnel its answers would come
-/// another way, so it is hidden behind the tunnel's address whatever else is.
+/// Whether clients in the host network are always masqueraded. Their packets get the uplink's address before the translation. With a tunnel answers to that
+/// address would come by another path, so these packets get the tunnel's address.
 fn hides_local(cluster: &Cluster) -> bool {
     !matches!(
         cluster.options.overlay,
@@ -91,7 +91,7 @@ fn hides_local(cluster: &Cluster) -> bool {
     )
 }
 
-/// The rules of an overlay itself: pods are hidden from clients that are no pods (a node answers them on its uplink).
+/// The rules of the overlay itself. Pods are masqueraded toward addresses outside the overlay, since a node answers them by its uplink.
 fn strangers(cluster: &Cluster, family: Family) -> String {
     let (ip, pods, _) = ranges(family);
     if hides_local(cluster) {
@@ -101,7 +101,7 @@ fn strangers(cluster: &Cluster, family: Family) -> String {
     }
 }
 
-/// nftables' name of the IP version, addresses of pods, addresses of Services.
+/// nftables' name of the IP version, the addresses of pods, and the addresses of Services.
 fn ranges(family: Family) -> (&'static str, &'static str, &'static str) {
     match family {
         Family::V4 => ("ip", "10.244.0.0/16", "10.96.0.0/16"),
@@ -114,8 +114,8 @@ fn endpoint(cluster: &Cluster, service: Service, at: usize, family: Family) -> S
     node.endpoint(service, family)
 }
 
-/// Virtual servers for ClusterIPs (on a dummy device, as kube-proxy holds them) and NodePorts; IPVS picks and translates
-/// in LOCAL_IN, masquerade is nftables' by mark.
+/// Makes virtual servers for ClusterIPs and NodePorts. The ClusterIPs are on a dummy device, as in kube-proxy's ipvs mode. IPVS picks and translates in
+/// LOCAL_IN. nftables masquerades by a mark.
 fn ipvs(cluster: &Cluster) -> Result<()> {
     let ns = &cluster.a.ns;
     let mut addresses = String::from("link add kube-ipvs0 type dummy\nlink set kube-ipvs0 up\n");
@@ -124,7 +124,7 @@ fn ipvs(cluster: &Cluster) -> Result<()> {
         for service in Service::ALL {
             let vip = service.cluster_ip(family);
             let len = if vip.is_ipv4() { 32 } else { 128 };
-            // Two Services share an address, so it may be there.
+            // Two Services share an address, so the address may exist already.
             writeln!(addresses, "addr replace {vip}/{len} dev kube-ipvs0")?;
             let flag = if service.protocol() == "tcp" { "-t" } else { "-u" };
             for place in [Place::Pod, Place::Outside] {
@@ -155,7 +155,7 @@ fn masquerade(cluster: &Cluster, family: Family) -> String {
     } else {
         Default::default()
     };
-    // The node's own address for a connection to a local address is that very address: no backend could answer it.
+    // Own connections to ClusterIPs are always masqueraded. A connection to a local address gets that address as its source, which no backend could answer.
     let local = format!("{ip} daddr {services} {mark};");
     let strangers = strangers(cluster, family);
     format!(

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// A thread that runs this much later than it asked for was held up: by the host, or by a kernel that did not release the processor.
+/// A thread that runs more than this later than it asked for was delayed: by the host, or by a kernel that did not release the processor.
 pub(super) const LATE: Duration = Duration::from_millis(10);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks for one result. A look takes time, and when in that time it found the result is unknown: it counts by its beginning. All times are from the same
-/// beginning on.
+/// The looks for one result. A look takes time, and the moment in that time at which it found the result is unknown. So the time of a look is the time of its
+/// beginning. All times count from the same beginning.
 #[derive(Debug)]
 pub(super) struct Looks {
     promised: Duration,
     /// The duration of the longest look so far.
     longest: Duration,
-    /// A look that began when the time was over did not find the result.
+    /// Whether a look that began when the time was over did not find the result.
     late: bool,
 }
 
@@ -23,19 +23,19 @@ impl Looks {
         Self { promised, longest: Duration::ZERO, late: false }
     }
 
-    /// Whether the result was in time, where the first look that found it began then, and the machine had stood still for this long.
+    /// Whether the result was in time. The first look that found it began at `began`, and the machine had stood still for `still` by then.
     pub(super) fn in_time(&self, began: Duration, still: Duration) -> bool {
         !self.late && began <= self.promised + still + LATE
     }
 
-    /// Records a look that did not find the result; gives the pause before the next one. Where another look would not end before the time is over, the next one
-    /// begins exactly then, and that one decides.
+    /// Records a look that did not find the result. Returns the pause before the next look. If another look could not end before the time is over, the next
+    /// look begins exactly when the time is over, and that look decides.
     pub(super) fn not_yet(&mut self, began: Duration, ended: Duration, still: Duration) -> Duration {
         let due = self.promised + still;
         self.late |= began >= due;
         self.longest = self.longest.max(ended.saturating_sub(began));
         let left = due.saturating_sub(ended);
-        // Looks differ in length.
+        // Half of the longest look is added, since looks differ in length.
         let next = PAUSE + self.longest * 3 / 2;
         if left.is_zero() || left > next { PAUSE } else { left }
     }
@@ -51,7 +51,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Whether a result that exists from `done` on counts as in time, and when the look that found it began. A look takes this long, and sees its middle's state.
+    /// Whether a result that exists from `done` on counts as in time, and when the look that found it began. A look takes `look`, and sees the state at its
+    /// middle.
     fn judged(done: Duration, look: Duration, still: Duration) -> (bool, Duration) {
         let mut looks = Looks::new(PROMISED);
         let mut now = Duration::ZERO;

@@ -1,10 +1,10 @@
-//! The precedence of the ticking thread.
+//! The priority of the ticking thread.
 #![expect(unsafe_code, reason = "sched_setscheduler(2) has no safe wrapper here")]
 
 use std::io;
 
-/// Lets the calling thread run before all programs. The agent's threads have the highest precedence that a program can have without this. Otherwise busy agent
-/// threads would hold up the ticking thread too, and so excuse themselves.
+/// Gives the calling thread a higher priority than all programs. The agent's threads have the highest priority without SCHED_FIFO. Without this, busy threads
+/// of the agent would delay the ticking thread too, and so excuse themselves.
 pub(super) fn before_all_programs() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads the parameter during the call alone; 0 stands for the calling thread.

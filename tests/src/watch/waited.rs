@@ -1,4 +1,4 @@
-//! How long a process's threads were runnable and did not run.
+//! Measures how long a process's threads were runnable but did not run.
 
 use std::{
     collections::BTreeMap,
@@ -8,9 +8,9 @@ use std::{
 
 use super::locked::locked;
 
-/// After a longer time without a reading, the next one proves nothing.
+/// A reading that comes later than this after the last one proves nothing.
 const LATEST: Duration = Duration::from_millis(400);
-/// A thread that used no processor for this part of the time between two readings has waited on since the first of them.
+/// A thread that waited for at least this part of the time between two readings counts as one that waited all the time.
 const ALL_THE_TIME: f64 = 0.8;
 
 /// The readings of one process.
@@ -23,7 +23,7 @@ pub(super) struct Waited {
 #[derive(Debug)]
 struct Threads {
     looked: Instant,
-    /// By thread.
+    /// The waits of each thread, by its id.
     waits: BTreeMap<String, Wait>,
     longest: Duration,
 }
@@ -31,14 +31,14 @@ struct Threads {
 /// A thread's waits for a processor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// The sum that the kernel counted.
+    /// The sum of all waits, as the kernel counts it.
     all: Duration,
-    /// The wait without a pause, up to the last reading.
+    /// The length of the wait without a pause that lasted up to the last reading.
     now: Duration,
 }
 
 impl Wait {
-    /// Takes the kernel's count, `after` the last reading. Many short waits are no long one: they add up within one reading alone.
+    /// Adds a reading of the kernel's sum, `after` the last reading. Many short waits are no long wait: they add up only between two readings.
     fn next(&mut self, all: Duration, after: Duration) {
         let more = all.saturating_sub(self.all);
         let goes_on = more.as_secs_f64() >= after.as_secs_f64() * ALL_THE_TIME;
@@ -68,7 +68,7 @@ impl Waited {
             let wait = threads.waits.entry(task.file_name().to_string_lossy().into_owned()).or_default();
             wait.next(Duration::from_nanos(waited), after);
             let now = wait.now;
-            // A late reading adds up many short waits, so its sum is no long wait.
+            // A late reading may add up many short waits, so it does not count.
             if after <= LATEST {
                 threads.longest = threads.longest.max(now);
             }
@@ -87,7 +87,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_millis(200);
 
-    /// The longest wait, where the kernel counted this many milliseconds more at each reading.
+    /// The longest wait in milliseconds, if the kernel counted this many milliseconds more at each reading.
     fn longest(more: &[u64]) -> u128 {
         let mut wait = Wait::default();
         let mut all = Duration::ZERO;

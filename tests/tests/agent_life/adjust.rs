@@ -31,7 +31,7 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     ensure!(told.ends_with("; started with enforce\n"), "{told}");
     // Carried out by then.
     ensure!(agent.node("node-b")?["action"] == "observe");
-    agent.logs("event=\"mode-set\" mode=observe by=\"root (sudo by ann)\"")?;
+    agent.wait_for_log("event=\"mode-set\" mode=observe by=\"root (sudo by ann)\"")?;
     let status = agent.status()?;
     let set = &status["mode_set"];
     ensure!(
@@ -74,7 +74,7 @@ fn an_agent_that_is_held_back_says_so() -> Result<()> {
     let status = agent.status()?;
     ensure!(status["mode"] == "observe" && status["replacement"]["beside"] == "observes", "{status}");
     ensure!(agent.node("node-b")?["action"] == "observe");
-    agent.logs("event=\"proxy-replaced\"")?;
+    agent.wait_for_log("event=\"proxy-replaced\"")?;
     ns.ip("link delete cilium_host")?;
     let cut = || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse");
     wait_until("it is cut once that is gone", LOOKED, cut).map(drop)
@@ -86,13 +86,13 @@ fn the_log_level_is_changed_until_the_agent_ends() -> Result<()> {
     let write = |more: &str| agent.rewrite_cluster_file(&format!("{FOUR}{more}"));
     ensure!(agent.expect(&["log-level"])? == "info\n");
     write("- {name: node-e, address: 10.9.0.15, backends: [{address: 10.9.5.1}]}\n")?;
-    agent.logs("event=\"view-taken\"")?;
+    agent.wait_for_log("event=\"view-taken\"")?;
     ensure!(!agent.log().contains(" DEBUG "), "{}", agent.log());
     let (told, _) = by_sudo(&agent, &["log-level", "debug"])?;
     ensure!(told.starts_with("debug\nset to debug by root (sudo by ann) at "), "{told}");
-    agent.logs("event=\"log-level-set\" filter=\"debug\" by=\"root (sudo by ann)\"")?;
+    agent.wait_for_log("event=\"log-level-set\" filter=\"debug\" by=\"root (sudo by ann)\"")?;
     write("")?;
-    agent.logs("event=\"tables-written\"")?;
+    agent.wait_for_log("event=\"tables-written\"")?;
     let status = agent.status()?;
     ensure!(status["log_level"]["started"] == "info" && status["log_level"]["set"] == "debug", "{status}");
     let wrong = agent.cli(&["log-level", "loud"])?;

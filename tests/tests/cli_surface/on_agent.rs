@@ -66,7 +66,7 @@ fn a_flag_says_what_it_does_and_who_set_it() -> Result<()> {
     ensure!(told.contains("\nestablished  0 TCP flows, each reset when its client next sends\n"), "{told}");
     ensure!(told.contains("\nidle         0 challenged, 0 of them closed in "), "{told}");
     ensure!(told.contains("\nreplaces     flagged by root, "), "{told}");
-    agent.logs(&format!("by=\"{by}\""))?;
+    agent.wait_for_log(&format!("by=\"{by}\""))?;
     agent.kill();
     agent.restart(&[])?;
     let node = agent.node("node-b")?;

@@ -58,5 +58,5 @@ fn what_is_not_balanced_goes_elsewhere_when_it_is_repeated() -> Result<()> {
     ensure!(own_counter(&agent, "rescued")? == 0, "{}", counters()?);
     let told = agent.expect(&["status", "-o", "wide"])?;
     ensure!(told.contains("(of own sockets: IPv4 TCP: go elsewhere when they are sent again)"), "{told}");
-    agent.logs("packets of own sockets are not balanced anew")
+    agent.wait_for_log("packets of own sockets are not balanced anew")
 }

@@ -1,4 +1,4 @@
-//! The clients. Each runs in a thread and notes each of its requests.
+//! The clients. Each client runs in a thread of its own and records each of its requests.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -22,13 +22,13 @@ use crate::{
     request::{End, Kind, Request},
 };
 
-/// Pause of a client between two requests.
+/// The pause of a client between two requests.
 const THINK: Duration = Duration::from_millis(40);
-/// Pause between two new connections.
+/// The pause between two new connections.
 const NEW: Duration = Duration::from_millis(25);
-/// After so long a client for a new connection gives up, as a person does.
+/// A client gives up a new connection after this time, as a person does.
 const GIVE_UP: Duration = Duration::from_secs(2);
-/// How often a waiting client looks whether the run is over.
+/// How often a waiting client checks whether the run is over.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The shared state of all clients of a run.
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) live: Live,
 }
 
-/// One request with absolute times.
+/// One request, with absolute times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
     client: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// Relative to `zero`.
+    /// The request with times relative to `zero`, in milliseconds.
     pub(crate) fn request(&self, zero: Instant) -> Request {
         let ms = |at: Instant| match at.checked_duration_since(zero) {
             Some(after) => after.as_secs_f64() * 1e3,
@@ -68,25 +68,27 @@ impl Note {
 }
 
 impl Shared {
-    /// A request begins now.
+    /// Counts a request that begins now. Returns the time.
     fn begin(&self) -> Instant {
         self.live.begin();
         Instant::now()
     }
 
+    /// Records the end of a request that was counted by [`Shared::begin`].
     fn note(&self, client: usize, kind: Kind, start: Instant, how: End) {
         self.live.end(how);
-        self.keep(client, kind, start, how);
+        self.record(client, kind, start, how);
     }
 
-    fn keep(&self, client: usize, kind: Kind, start: Instant, how: End) {
+    /// Records a request without counting it.
+    fn record(&self, client: usize, kind: Kind, start: Instant, how: End) {
         if let Ok(mut notes) = self.notes.lock() {
             notes.push(Note { client, kind, start, end: Instant::now(), how });
         }
     }
 }
 
-/// A client of a kind, from a namespace, to a Service.
+/// A client in a namespace that uses a Service.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) id: usize,
@@ -96,20 +98,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Keeps one TCP connection; when it breaks, the next one, at once.
+    /// Sends requests on one TCP connection. When the connection breaks, the client makes the next one at once.
     pub(crate) fn keep_alive(self, clients: &mut Running<()>, conn: Conn) {
         clients.start(move |over| {
-            let mut kept = Some(conn);
+            let mut current = Some(conn);
             repeat(over, || {
                 let start = self.shared.begin();
-                let Some(conn) = &mut kept else {
+                let Some(conn) = &mut current else {
                     match Conn::connect(&self.ns, self.to, GIVE_UP) {
                         Ok(next) => {
                             self.shared.live.cancel();
-                            kept = Some(next);
+                            current = Some(next);
                             return Ok(Duration::ZERO);
                         }
-                        // A refused reconnect is an attempt like any other: again after a moment.
+                        // A refused reconnect counts as a request. The client tries again after a pause.
                         Err(error) => {
                             self.shared.note(self.id, Kind::KeepAlive, start, end(Outcome::of(&error)));
                             return Ok(THINK);
@@ -121,14 +123,14 @@ impl Client {
                 if how == End::Answered {
                     return Ok(THINK);
                 }
-                kept = None;
+                current = None;
                 Ok(Duration::ZERO)
             })
             .map(drop)
         });
     }
 
-    /// Keeps one UDP socket, and with it one flow, as a SIP phone or a metrics sender does; after an error the next one.
+    /// Sends requests from one UDP socket, and so in one flow, as a SIP phone or a metrics sender does. After an error the client makes the next socket.
     pub(crate) fn udp(self, clients: &mut Running<()>, mut conn: UdpConn) {
         clients.start(move |over| {
             repeat(over, || {
@@ -146,7 +148,7 @@ impl Client {
         });
     }
 
-    /// Opens a new connection every 25 ms for one request.
+    /// Opens a new connection for one request at each interval [`NEW`].
     pub(crate) fn new_connections(self, clients: &mut Running<()>) {
         clients.start(move |over| {
             let connect = |_| {
@@ -158,7 +160,7 @@ impl Client {
         });
     }
 
-    /// Sits in a long poll and sends nothing.
+    /// Waits in a long poll and sends nothing.
     pub(crate) fn idle(self, clients: &mut Running<()>, mut conn: Conn) {
         clients.start(move |over| {
             let start = Instant::now();
@@ -169,7 +171,7 @@ impl Client {
                     outcome => end(outcome),
                 };
             }
-            self.shared.keep(self.id, Kind::Idle, start, how);
+            self.shared.record(self.id, Kind::Idle, start, how);
             Ok(())
         });
     }

@@ -1,4 +1,4 @@
-//! Progress on the terminal: what happened in each 100 ms, a line a second.
+//! Progress on the terminal: a line each second, with a mark for each 100 ms.
 
 use std::{
     io::Write as _,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::request::End;
 
-/// Counts since the start of the run.
+/// Counts since they were last read.
 #[derive(Default, Debug)]
 pub(crate) struct Live {
     answered: AtomicU64,
@@ -26,22 +26,22 @@ pub(crate) struct Counts {
 }
 
 impl Live {
-    /// A request begins.
+    /// Counts a request that begins.
     pub(crate) fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that wait for an outcome now. Served ones take a fraction of a millisecond.
+    /// The number of requests that wait for an outcome now. A served request waits for a fraction of a millisecond.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes back a request that was none.
+    /// Uncounts a begun request that turned out to be only a reconnect.
     pub(crate) fn cancel(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A request that was begun has ended.
+    /// Counts the end of a request that was begun.
     pub(crate) fn end(&self, how: End) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let counter = match how {
@@ -59,13 +59,13 @@ impl Live {
     }
 }
 
-/// The head of the lines below.
+/// Prints the heading of the lines.
 pub(crate) fn head() {
     println!("  a mark for each 100 ms, then the sum of the second; requests that wait at its end");
     println!("  second   answered           reset or refused   gave up after 2 s   waiting");
 }
 
-/// One second: ten cells for each outcome.
+/// Prints the line of one second, with ten marks for each outcome.
 pub(crate) fn line(second: i64, cells: &[Counts], usual: u64, waiting: u64) {
     let strip = |count: fn(&Counts) -> u64, full: u64| -> String {
         let mut text: String = cells.iter().map(|cell| bar(count(cell), full)).collect();

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: a node of a small cluster hangs, once without nodefence and once with the node flagged.
+//! `cargo xtask demo`: a node of a small cluster hangs. One run is without nodefence, the other with the node flagged.
 //!
-//! Everything lives in network namespaces held by this process: when it ends, however it ends, nothing is left.
+//! Everything is in network namespaces that this process holds. Once this process has ended for whatever reason, nothing is left.
 
 mod clients;
 mod live;
@@ -33,9 +33,9 @@ Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Two 
 Ctrl-C ends it at any time and removes everything.
 ";
 
-/// Exit code after SIGINT, as shells expect it.
+/// The exit code after SIGINT, as shells expect it.
 const INTERRUPTED: u8 = 130;
-/// Signals that come so soon after the first are taken for the same wish.
+/// Signals within this time after the first one count as the same request.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     let Some((out, times)) = arguments()? else { return Ok(()) };
-    // All files of the run lie in it, so that also a second Ctrl-C, which waits for nobody, can remove them.
+    // All files of the run are in this folder, so that a second Ctrl-C, which waits for nothing, can remove them.
     let scratch =
         tempfile::TempDir::with_prefix("nodefence-demo-").context("make a folder for temporary files")?;
     if tempfile::env::override_temp_dir(scratch.path()).is_err() {
@@ -105,8 +105,8 @@ fn arguments() -> Result<Option<(PathBuf, Times)>> {
     Ok(Some((out, times)))
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP asks everyone to stop; one that comes more than a second later ends the process at once:
-/// the kernel removes namespaces and processes with it. Sooner it is the same Ctrl-C, sent on by whoever runs us.
+/// Handles SIGINT, SIGTERM and SIGHUP. The first signal tells all threads to stop. A signal more than a second later ends the process at once, and the kernel
+/// removes the namespaces and child processes. A signal before that is the same Ctrl-C, passed on by the program that started this one.
 fn watch_signals(stop: &Arc<AtomicBool>, scratch: &Path) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -142,7 +142,7 @@ fn json(runs: &[&Run]) -> Result<String> {
     Ok(serde_json::to_string_pretty(&serde_json::json!({ "bucket_ms": request::BUCKET_MS, "runs": runs }))?)
 }
 
-/// Under sudo the results belong to whoever called it.
+/// Gives the results to the user who called sudo, if the demo runs under sudo.
 fn hand_over(out: &Path) -> Result<()> {
     let id = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (Some(uid), Some(gid)) = (id("SUDO_UID"), id("SUDO_GID")) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! `timeline.svg`: both runs, one above the other, on one time axis.
+//! Draws `timeline.svg`: both runs, one above the other, on the same time axis.
 
 use std::fmt::{Result as Format, Write as _};
 
@@ -15,17 +15,17 @@ const WIDTH: f64 = 1120.0;
 const LEFT: f64 = 164.0;
 const RIGHT: f64 = 30.0;
 const PLOT: f64 = WIDTH - LEFT - RIGHT;
-/// Height of the clients' area, of the new connections' strip and of the idle client's bar.
+/// Heights of the clients' area, of the new connections' strip and of the idle client's bar.
 const AREA: f64 = 180.0;
 const STRIP: f64 = 56.0;
 const BAR: f64 = 18.0;
 const GAP: f64 = 22.0;
-/// Room above a panel for its name and the marks' labels.
+/// Space at the top of a panel for its name and the labels of the marks.
 const HEAD: f64 = 58.0;
 const PANEL: f64 = HEAD + AREA + GAP + STRIP + GAP + BAR + 52.0;
 const TOP: f64 = 104.0;
 
-// Okabe and Ito's palette: told apart by colour-blind readers as well.
+// Colours that colour-blind readers can tell apart (Okabe and Ito's palette).
 const SERVED: &str = "#56b4e9";
 const REFUSED: &str = "#e69f00";
 const STALLED: &str = "#c8391b";
@@ -67,7 +67,7 @@ fn legend(svg: &mut String, x: f64, y: f64) -> Format {
     Ok(())
 }
 
-/// Horizontal place of a time in milliseconds after the freeze.
+/// The horizontal position of a time in milliseconds after the freeze.
 fn x_of(run: &Run, ms: f64) -> f64 {
     let first = run.first_bucket() as f64 * 100.0;
     LEFT + (ms - first) / (run.buckets() as f64 * 100.0) * PLOT
@@ -139,10 +139,10 @@ fn summary(run: &Run) -> String {
     )
 }
 
-/// A share of a bucket.
+/// A part of a bucket.
 type Part = fn(&Bucket) -> usize;
 
-/// Bars of one bucket each, drawn as one outline per outcome: served below, refused, stalled above.
+/// Draws a bar for each bucket, as one outline for each outcome. Served is at the bottom, refused above it, stalled on top.
 fn stack(svg: &mut String, run: &Run, buckets: &[Bucket], top: f64, height: f64) -> Format {
     let most = buckets.iter().map(Bucket::total).max().unwrap_or(0).max(1) as f64;
     let step = PLOT / run.buckets() as f64;
@@ -155,7 +155,7 @@ fn stack(svg: &mut String, run: &Run, buckets: &[Bucket], top: f64, height: f64)
         let mut path = String::new();
         let mut at = 0;
         while at < buckets.len() {
-            // Equal neighbours become one rectangle, so that no seams show.
+            // Equal neighbours become one rectangle, so that no seams are visible.
             let same =
                 |other: &&Bucket| below(other) == below(&buckets[at]) && own(other) == own(&buckets[at]);
             let run_length = buckets[at..].iter().take_while(same).count();
@@ -179,7 +179,7 @@ fn stack(svg: &mut String, run: &Run, buckets: &[Bucket], top: f64, height: f64)
     Ok(())
 }
 
-/// Parts of a thousand: how many connections fall into a bucket differs a little.
+/// The buckets as parts of a thousand, since the number of connections differs a little between buckets.
 fn shares(buckets: &[Bucket]) -> Vec<Bucket> {
     let share = |count: usize, bucket: &Bucket| count * 1_000 / bucket.total().max(1);
     buckets

@@ -9,17 +9,17 @@ use crate::{
     run::Run,
 };
 
-/// A request that has waited so long is stalled; served ones take a fraction of a millisecond here.
+/// A request that has waited for longer than this is stalled. A served request takes a fraction of a millisecond here.
 pub(crate) const STALL: Duration = Duration::from_millis(250);
 
-/// The states of the clients of one kind in one bucket.
+/// How many clients, or new connections, were in each state in one bucket.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Bucket {
-    /// Got their answers.
+    /// Those that got their answers.
     pub(crate) served: usize,
-    /// Had a connection reset or a request refused.
+    /// Those whose connection was reset or whose request was refused.
     pub(crate) refused: usize,
-    /// Waited for longer than [`STALL`], or gave up.
+    /// Those that waited for longer than [`STALL`], or gave up.
     pub(crate) stalled: usize,
 }
 
@@ -29,8 +29,8 @@ impl Bucket {
     }
 }
 
-/// The state of each client of these kinds, counted per bucket. A client is in one state per bucket: refused before
-/// stalled before served.
+/// Counts the states of the clients of these kinds in each bucket. A client has one state in a bucket: refused if any request was refused or reset, otherwise
+/// stalled if any stalled, otherwise served.
 pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
     let first = run.first_bucket();
     let count = run.buckets();
@@ -51,7 +51,7 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
                 *cell = state.max(*cell);
             }
         };
-        // A client that gives up and tries again has not been served in between.
+        // A client that gave up and tries again is stalled from the moment when it gave up.
         let stalled_from = gave_up[row].unwrap_or(request.start + STALL.as_secs_f64() * 1e3);
         gave_up[row] = (request.how == End::GaveUp).then_some(request.end);
         if request.end > stalled_from {
@@ -78,7 +78,7 @@ pub(crate) fn states(run: &Run, kinds: &[Kind]) -> Vec<Bucket> {
         .collect()
 }
 
-/// New connections by the bucket in which they were begun, and how they ended.
+/// Counts how new connections ended, in the buckets in which they began.
 pub(crate) fn attempts(run: &Run) -> Vec<Bucket> {
     let mut buckets = vec![Bucket::default(); run.buckets()];
     for request in run.requests.iter().filter(|request| request.kind == Kind::New) {
@@ -98,7 +98,7 @@ pub(crate) fn stalled(request: &Request) -> bool {
     request.end - request.start > STALL.as_secs_f64() * 1e3
 }
 
-/// Whether a request had been waiting for longer than [`STALL`] at a moment (milliseconds after the freeze) and had no outcome yet.
+/// Whether a request had waited for longer than [`STALL`] at this moment, in milliseconds after the freeze, and had no outcome yet.
 pub(crate) fn stalled_at(request: &Request, ms: f64) -> bool {
     request.start + STALL.as_secs_f64() * 1e3 < ms && request.end >= ms
 }

@@ -1,9 +1,9 @@
-//! The clients' records: requests and how they ended.
+//! The records of requests and of how they ended.
 
-/// Width of a bucket in milliseconds.
+/// The width of a bucket in milliseconds.
 pub(crate) const BUCKET_MS: i64 = 100;
 
-/// The kind of client that a request came from.
+/// The kind of the client that sent a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     /// One TCP connection, request after request.
@@ -12,14 +12,14 @@ pub(crate) enum Kind {
     Udp,
     /// A new TCP connection for one request.
     New,
-    /// One request that is answered after minutes.
+    /// One request that the server never answers.
     Idle,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// Answered.
+    /// The client got an answer.
     Answered,
     /// ECONNRESET.
     Reset,
@@ -27,13 +27,13 @@ pub(crate) enum End {
     Refused,
     /// The client gave up.
     GaveUp,
-    /// Still waiting when the run ended.
+    /// The client still waited when the run ended.
     Waiting,
     /// Another error.
     Other,
 }
 
-/// One request. Times in milliseconds from the freeze on (negative: before it).
+/// One request. Its times are in milliseconds after the freeze; negative times are before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) client: usize,

@@ -1,4 +1,4 @@
-//! One run: the cluster, its clients, the freeze, and in one of the two the flag.
+//! One run: the cluster, its clients, the freeze, and in the second run the flag.
 
 use std::{
     sync::{
@@ -21,12 +21,12 @@ use crate::{
     request::{BUCKET_MS, Request},
 };
 
-/// How long the parts of a run are, in whole seconds.
+/// The lengths of the parts of a run, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Before the freeze.
+    /// From the start to the freeze.
     before: u64,
-    /// From the freeze until the operator flags the node.
+    /// From the freeze to the flag.
     unflagged: u64,
     /// From the freeze to the end.
     after: u64,
@@ -34,10 +34,10 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) const FULL: Self = Self { before: 3, unflagged: 4, after: 14 };
-    /// Long enough to see clients wait, and to see that none waits any more.
+    /// Long enough to see clients wait, and then to see that no client waits any more.
     pub(crate) const SHORT: Self = Self { before: 1, unflagged: 1, after: 5 };
 
-    /// Of a whole run.
+    /// The length of the whole run.
     pub(crate) fn seconds(self) -> u64 {
         self.before + self.after
     }
@@ -47,13 +47,14 @@ impl Times {
     }
 }
 
-/// Keep-alive clients in each of the three places; every second one on each backend.
+/// The number of keep-alive clients in each of the three places. Half of them are on each backend.
 const KEEP_ALIVE: usize = 8;
-/// UDP clients outside.
+/// The number of UDP clients outside.
 const UDP: usize = 8;
+/// The time limit for each client to connect.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// With or without nodefence.
+/// Whether the run is with nodefence or without it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plan {
     Without,
@@ -78,9 +79,9 @@ pub(crate) struct Run {
     pub(crate) frozen_ns: u64,
     /// When `nodefence flag` was started, in milliseconds after the freeze.
     pub(crate) flagged: Option<f64>,
-    /// When it said that the flag holds.
+    /// When `nodefence flag` said that the flag is in force, in milliseconds after the freeze.
     pub(crate) flag_holds: Option<f64>,
-    /// When the run was ended, in milliseconds after the freeze. No client waits beyond that.
+    /// When the run was ended, in milliseconds after the freeze. Waits are counted up to this time.
     pub(crate) ended: f64,
     pub(crate) requests: Vec<Request>,
     /// Clients that were connected to the healthy node when the other one froze.
@@ -88,12 +89,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The number of the first bucket shown.
+    /// The number of the first shown bucket. It is negative, since bucket 0 begins at the freeze.
     pub(crate) fn first_bucket(&self) -> i64 {
         -(self.times.before as i64 * 1_000) / BUCKET_MS
     }
 
-    /// How many buckets are shown.
+    /// The number of shown buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.times.buckets() as usize
     }
@@ -167,7 +168,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Goes through the run bucket by bucket: freezes, flags, prints.
+    /// Goes through the run bucket by bucket: freezes the node, flags it, and prints the progress.
     fn watch(
         &mut self,
         cluster: &Cluster,
@@ -181,7 +182,7 @@ impl Stage {
             for bucket in 0.. {
                 let at = self.begin + Duration::from_millis(bucket * BUCKET_MS as u64);
                 if !self.frozen && at >= self.begin + Duration::from_secs(self.times.before) {
-                    // Started before the clock: on a busy machine it takes a while until the last thread runs.
+                    // Time zero is the real time of the freeze, which is late on a busy machine.
                     self.zero = Instant::now();
                     cluster.b.freeze()?;
                     self.frozen = true;
@@ -203,7 +204,8 @@ impl Stage {
                     bail!("interrupted");
                 }
                 self.cell(shared, bucket);
-                // Both: the lines printed are whole seconds, and the last bucket drawn has been lived through.
+                // The run goes on until all printed seconds are complete and the last drawn bucket is over. Both are needed, since the freeze may have been
+                // late.
                 let shown = bucket + 1 >= self.times.buckets();
                 if self.frozen && shown && self.zero.elapsed() >= Duration::from_secs(self.times.after) {
                     break;
@@ -225,7 +227,7 @@ impl Stage {
         self.cells.push(counts);
         if bucket % 10 == 9 {
             if !self.frozen {
-                // A whole second's mean: one bucket in which a busy machine catches up is not usual.
+                // The usual number of answers is the mean of a whole second. A single bucket may have more, where a busy machine catches up.
                 let sum: u64 = self.cells.iter().map(|cell| cell.answered).sum();
                 self.usual = self.usual.max(sum.div_ceil(10));
             }
@@ -238,7 +240,7 @@ impl Stage {
     }
 }
 
-/// Starts the clients; also gives those that are connected to the healthy node.
+/// Starts the clients. Also returns the ids of those that are connected to the healthy node.
 fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Running<()>, Vec<usize>)> {
     let mut clients = Running::default();
     let mut on_healthy = Vec::new();
@@ -253,7 +255,7 @@ fn start_clients(cluster: &Cluster, shared: &Arc<Shared>) -> Result<(Running<()>
         let to = cluster.service(service, place, Family::V4);
         Client { id, ns: Arc::clone(ns), to, shared: Arc::clone(shared) }
     };
-    // Half of them on each backend, whatever the dice say: both runs have the same clients.
+    // The backend of each client is fixed, so that both runs have the same clients on each backend.
     let mut backend = |at: usize, id: usize| {
         if at.is_multiple_of(2) {
             return "node-b";

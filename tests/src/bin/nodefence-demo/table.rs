@@ -1,4 +1,4 @@
-//! The table at the end.
+//! The table that is printed at the end.
 
 use crate::{
     record::{stalled, stalled_at},
@@ -8,19 +8,19 @@ use crate::{
 
 /// The sums of one run.
 pub(crate) struct Figures {
-    /// Seconds that requests of the keep-alive, UDP and new-connection clients were stalled, summed over all.
+    /// The sum of the lengths of all stalled requests of the keep-alive, UDP and new-connection clients, in seconds.
     pub(crate) stalled_s: f64,
-    /// The longest of them.
+    /// The length of the longest stalled request, in seconds.
     pub(crate) longest_s: f64,
     /// Requests that were stalled when the run ended.
     pub(crate) left: usize,
-    /// Those of them that began before the flag.
+    /// Requests that were stalled when the run ended and began before the flag.
     pub(crate) left_from_before: usize,
-    /// Requests that began after the flag and stalled, whenever.
+    /// Requests that began after the flag and stalled at any time.
     pub(crate) begun_after: usize,
     pub(crate) resets: usize,
     pub(crate) udp_refused: usize,
-    /// Seconds from the flag until the idle client was freed.
+    /// Milliseconds from the flag to the reset of the idle client.
     pub(crate) idle_freed_ms: Option<f64>,
     pub(crate) new_total: usize,
     pub(crate) new_stalled: usize,
@@ -54,8 +54,8 @@ pub(crate) fn figures(run: &Run) -> Figures {
 }
 
 pub(crate) fn render(without: &Run, with: &Run) -> String {
-    let a = figures(without);
-    let b = figures(with);
+    let first_run = figures(without);
+    let second_run = figures(with);
     let idle = |figures: &Figures| match figures.idle_freed_ms {
         Some(ms) => format!("1 of 1, {ms:.0} ms after the flag"),
         None => "0 of 1".to_owned(),
@@ -70,31 +70,39 @@ pub(crate) fn render(without: &Run, with: &Run) -> String {
         ("".to_owned(), without.plan.name().to_owned(), with.plan.name().to_owned()),
         (
             "stalled requests, seconds in all".to_owned(),
-            format!("{:.1} (cut short)", a.stalled_s),
-            format!("{:.1}", b.stalled_s),
+            format!("{:.1} (cut short)", first_run.stalled_s),
+            format!("{:.1}", second_run.stalled_s),
         ),
         (
             "longest wait of one request".to_owned(),
-            format!("{:.1} s (cut short)", a.longest_s),
+            format!("{:.1} s (cut short)", first_run.longest_s),
             format!(
                 "{:.1} s (the flag came {:.1} s after the hang)",
-                b.longest_s,
+                second_run.longest_s,
                 with.flagged.unwrap_or(0.0) / 1e3
             ),
         ),
         (
             "requests stalled when the run ended".to_owned(),
-            a.left.to_string(),
-            match b.left {
+            first_run.left.to_string(),
+            match second_run.left {
                 0 => "0".to_owned(),
-                left => format!("{left}, {} of them begun before the flag", b.left_from_before),
+                left => format!("{left}, {} of them begun before the flag", second_run.left_from_before),
             },
         ),
-        ("stalled requests begun after the flag".to_owned(), "-".to_owned(), b.begun_after.to_string()),
-        ("connections reset".to_owned(), a.resets.to_string(), b.resets.to_string()),
-        ("datagrams refused".to_owned(), a.udp_refused.to_string(), b.udp_refused.to_string()),
-        ("idle clients freed".to_owned(), idle(&a), idle(&b)),
-        ("new connections after the hang".to_owned(), new(&a), new(&b)),
+        (
+            "stalled requests begun after the flag".to_owned(),
+            "-".to_owned(),
+            second_run.begun_after.to_string(),
+        ),
+        ("connections reset".to_owned(), first_run.resets.to_string(), second_run.resets.to_string()),
+        (
+            "datagrams refused".to_owned(),
+            first_run.udp_refused.to_string(),
+            second_run.udp_refused.to_string(),
+        ),
+        ("idle clients freed".to_owned(), idle(&first_run), idle(&second_run)),
+        ("new connections after the hang".to_owned(), new(&first_run), new(&second_run)),
     ];
     let width = |column: fn(&(String, String, String)) -> &String| {
         rows.iter().map(|row| column(row).chars().count()).max().unwrap_or(0)

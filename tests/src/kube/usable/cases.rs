@@ -1,4 +1,4 @@
-//! The table of cases, and random ones beside it.
+//! The table of cases, and random cases.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,14 +7,14 @@ use nodefence::cluster::Family;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
-/// A node: a kube-proxy runs for each of them.
+/// A node. The test runs a kube-proxy for each node.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) address: &'static str,
     pub(crate) zone: Option<&'static str>,
 }
 
-/// Two nodes of different zones, and one of none.
+/// Two nodes in different zones, and one in no zone.
 pub(crate) const NODES: [Node; 3] = [
     Node { name: "node-a", address: "10.2.0.11", zone: Some("zone-1") },
     Node { name: "node-b", address: "10.2.0.12", zone: Some("zone-2") },
@@ -26,24 +26,24 @@ const V4: &[Family] = &[Family::V4];
 const V6: &[Family] = &[Family::V6];
 const BOTH: &[Family] = &[Family::V4, Family::V6];
 
-/// The properties of a Service, whatever its endpoints are.
+/// The properties of a Service, without its endpoints.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
-    /// Of its cluster IPs.
+    /// The IP versions of the ClusterIPs.
     families: &'static [Family],
     internal_local: bool,
     external_local: bool,
     affinity: bool,
-    /// With a UDP port beside the TCP one.
+    /// Whether there is a UDP port beside the TCP port.
     two_ports: bool,
     node_ports: bool,
-    /// Of its external IPs.
+    /// The IP versions of the external IPs.
     external: &'static [Family],
-    /// Of its load balancer's addresses.
+    /// The IP versions of the load balancer's addresses.
     balancer: &'static [Family],
 }
 
-/// A cluster IP of IPv4, one port, policies Cluster, nothing from outside.
+/// A ClusterIP of IPv4, one port, policies Cluster, and no address for clients outside.
 const PLAIN: Shape = Shape {
     families: V4,
     internal_local: false,
@@ -55,7 +55,7 @@ const PLAIN: Shape = Shape {
     balancer: NO_FAMILY,
 };
 
-/// Each set of endpoints becomes one Service of each of these.
+/// The shapes. Each set of endpoints becomes a Service of each shape.
 const SHAPES: [Shape; 9] = [
     Shape { node_ports: true, two_ports: true, ..PLAIN },
     Shape { node_ports: true, external_local: true, families: BOTH, ..PLAIN },
@@ -68,22 +68,22 @@ const SHAPES: [Shape; 9] = [
     Shape { balancer: V4, external_local: true, node_ports: true, ..PLAIN },
 ];
 
-/// The Service's port, and the endpoints' own, for each port that they have.
+/// The ports of endpoints that have other ports than the Service says: the name of each port, and its number.
 type Own = &'static [(&'static str, u16)];
 
 /// A Service with its endpoints.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Its place in the list: addresses and ports follow from it.
+    /// The position in the list of cases, from which addresses and ports follow.
     number: u16,
     shape: Shape,
-    /// With their own ports where they are not the Service's.
+    /// The endpoints, each with its own ports if these are not the Service's.
     endpoints: Vec<(Endpoint, Option<Own>)>,
 }
 
 impl Case {
-    /// As the API has it.
+    /// The Service as an object of the API.
     pub(crate) fn service(&self) -> Service {
         let Self { number, shape, .. } = self;
         let node_port = |first: u16| shape.node_ports.then_some(first + number);
@@ -122,7 +122,7 @@ impl Case {
         Service { external_local, health_port, ..service }
     }
 
-    /// The Service's slices: the endpoints of one are of one family and have the same ports.
+    /// The Service's slices. All endpoints of a slice have the same IP version and the same ports.
     pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> {
         let service = self.service();
         let mut groups: BTreeMap<_, Vec<Endpoint>> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Case {
             groups.entry((endpoint.address.is_ipv6(), *own)).or_default().push(endpoint.clone());
         }
         if groups.is_empty() {
-            // As the controller leaves it.
+            // The controller leaves an empty slice of IPv4.
             groups.insert((false, None), Vec::new());
         }
         groups.into_iter().zip(0..).map(move |(((_, own), endpoints), at): (_, u8)| {
@@ -147,7 +147,7 @@ impl Case {
         })
     }
 
-    /// The case as the cluster file has it. Fields that the API is not told are not written here either.
+    /// The Service as an entry of the cluster file. A field that the API does not get is left out here too.
     pub(crate) fn file(&self) -> Value {
         let service = self.service();
         let policy = |local: bool| if local { "Local" } else { "Cluster" };
@@ -202,7 +202,7 @@ fn endpoint(endpoint: &Endpoint) -> Value {
     json
 }
 
-/// An endpoint of a set, before it gets an address: node, conditions, zones and nodes it is meant for, its own ports.
+/// An endpoint of a set without an address: its node, its conditions, the zones and nodes in its hints, and its own ports.
 #[derive(Clone, Copy)]
 struct Plan {
     node: Option<&'static str>,
@@ -270,17 +270,17 @@ const fn ready(node: &'static str) -> Plan {
     on(node, YES, YES, NO)
 }
 
-/// A pod that is about to end and still answers.
+/// A terminating pod that still answers.
 const fn ending(node: &'static str) -> Plan {
     on(node, NO, YES, YES)
 }
 
-/// A pod that neither is ready nor ends.
+/// A pod that is neither ready nor terminating.
 const fn failing(node: &'static str) -> Plan {
     on(node, NO, NO, NO)
 }
 
-/// A pod that is about to end and answers no more.
+/// A terminating pod that does not answer any more.
 const fn ended(node: &'static str) -> Plan {
     on(node, NO, NO, YES)
 }
@@ -291,12 +291,12 @@ const ONE: &[&str] = &["zone-1"];
 const TWO: &[&str] = &["zone-2"];
 const THREE: &[&str] = &["zone-3"];
 
-/// Another port than the Service says, and none for its second.
+/// Ports that differ from the Service's: one for its first port alone, one for its second alone, and one for each.
 const FIRST: Own = &[("main", 7000)];
 const SECOND: Own = &[("more", 7053)];
 const BOTH_PORTS: Own = &[("main", 7000), ("more", 7053)];
 
-/// Sets of endpoints.
+/// The sets of endpoints, with their names.
 const SETS: &[(&str, &[Plan])] = &[
     ("empty", &[]),
     ("ready-everywhere", &[ready(A), ready(B), ready(C)]),
@@ -312,7 +312,7 @@ const SETS: &[(&str, &[Plan])] = &[
     ("ending-here-ready-there", &[ending(A), ready(B)]),
     ("failing-here-ready-there", &[failing(A), ready(B)]),
     ("ending-and-ready-here", &[ending(A), ready(A), ready(B)]),
-    // publishNotReadyAddresses: the controller says ready whatever the pod is.
+    // With publishNotReadyAddresses the controller says ready whatever the pod's state is.
     ("published-though-ended", &[on(A, YES, NO, YES), on(B, YES, NO, NO)]),
     ("on-no-node", &[NOWHERE, ready(B)]),
     ("zone-hints", &[ready(A).zones(ONE), ready(B).zones(TWO), ready(C).zones(TWO)]),
@@ -337,7 +337,7 @@ const SETS: &[(&str, &[Plan])] = &[
     ),
 ];
 
-/// The table and `random` more; with the seed of these. With `half`, each set of endpoints comes with every second shape, in turn.
+/// Returns the cases of the table and `random` random ones, with the seed of the random ones. With `half`, each set of endpoints has only every second shape.
 pub(crate) fn all(random: usize, half: bool) -> (Vec<Case>, u64) {
     let mut cases = Vec::new();
     for (set, (name, plans)) in SETS.iter().enumerate() {
@@ -364,7 +364,7 @@ pub(crate) fn all(random: usize, half: bool) -> (Vec<Case>, u64) {
             external: pick(&mut rng, &outside),
             balancer: pick(&mut rng, &outside),
         };
-        // Some have endpoints of a family in which the Service is not there, or none where it is.
+        // Some cases have endpoints of an IP version that the Service lacks, or no endpoints of one that it has.
         let there = pick(&mut rng, &[families, families, families, V4, V6, BOTH]);
         add(&mut cases, "random", &plans, shape, there);
     }
@@ -389,7 +389,7 @@ fn pick<T: Copy>(rng: &mut StdRng, from: &[T]) -> T {
 
 fn add(cases: &mut Vec<Case>, name: &str, plans: &[Plan], shape: Shape, families: &[Family]) {
     let number = u16::try_from(cases.len()).expect("few cases");
-    // The second family lacks the first endpoint: what is judged over both at once differs from what each has.
+    // The second IP version lacks the first endpoint, so that code which judges both versions together gets another result than code which judges each.
     let endpoints = families.iter().enumerate().flat_map(|(skipped, family)| {
         let placed = plans.iter().zip(0..).map(|(plan, at)| (plan.place(number, at, *family), plan.own));
         placed.skip(skipped)
@@ -397,7 +397,7 @@ fn add(cases: &mut Vec<Case>, name: &str, plans: &[Plan], shape: Shape, families
     cases.push(Case {
         name: format!("{name}-{number}"),
         number,
-        // Endpoints can only have ports that the Service has.
+        // An endpoint's ports must be among the Service's, so a case with own ports has two ports.
         shape: Shape { two_ports: shape.two_ports || plans.iter().any(|plan| plan.own.is_some()), ..shape },
         endpoints: endpoints.collect(),
     });

@@ -1,5 +1,5 @@
-//! `plan::usable` beside a real kube-proxy: the same Services and EndpointSlices, once through the API to kube-proxy and once
-//! through the cluster file to us, must lead to the same endpoints, for each virtual address, on each node.
+//! Compares `plan::usable` with a real kube-proxy. kube-proxy gets Services and EndpointSlices through the API, and nodefence gets the same through the cluster
+//! file. Both must use the same endpoints, for each virtual address and on each node.
 
 mod cases;
 
@@ -25,21 +25,22 @@ use super::{
 };
 use crate::{Netns, emulated, long};
 
-/// Random cases beside those of the table.
+/// The number of random cases beside those of the table.
 const RANDOM: usize = 80;
 
-/// Each outcome needs at least this many comparisons in each family, otherwise the test shows little.
+/// The least number of comparisons with each outcome in each IP version. With fewer the test would show little.
 const ENOUGH: usize = 40;
 
-/// kube-proxy learns its node's zone after its first sync, and syncs again then.
-fn settles() -> Duration {
-    // How long a sync of all cases takes on an emulated processor was not measured: only the long run has them there.
+/// How long differences may last. kube-proxy learns its node's zone after its first sync, and then syncs again.
+fn settle_limit() -> Duration {
+    // The time of a sync of all cases on an emulated processor was not measured, so it has a generous limit. Only the long run has all cases there.
     Duration::from_secs(if emulated() && long() { 120 } else { 20 })
 }
 
-/// How often each outcome was seen: all endpoints, some of them, `Reject`, `Drop`, `Nothing`.
+/// How often each outcome was seen in each IP version: all endpoints, some endpoints, reject, drop, nothing.
 type Seen = BTreeMap<(Family, &'static str), usize>;
 
+/// Writes the nodes and the cases to the API server.
 fn write(control: &ControlPlane, cases: &[Case]) -> Result<()> {
     for node in NODES {
         control.node(node.name, node.address.parse()?, node.zone)?;
@@ -53,7 +54,7 @@ fn write(control: &ControlPlane, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// The same as a cluster file says it.
+/// The nodes and the cases as a cluster file has them, parsed by nodefence.
 fn view(cases: &[Case]) -> Result<ClusterView> {
     let nodes =
         NODES.iter().map(|node| json!({"name": node.name, "address": node.address, "zone": node.zone}));
@@ -62,7 +63,7 @@ fn view(cases: &[Case]) -> Result<ClusterView> {
     cluster::parse(&file.to_string(), false).map_err(|problem| anyhow::anyhow!("{problem}: {file:#}"))
 }
 
-/// A virtual address of one port, and whether the policy that applies to it is Local.
+/// A virtual address of a port of a Service, and whether its policy is Local.
 #[derive(Clone, Copy)]
 struct Address<'a> {
     family: Family,
@@ -71,6 +72,7 @@ struct Address<'a> {
     local: bool,
 }
 
+/// All virtual addresses of a Service.
 fn addresses(service: &Service) -> impl Iterator<Item = Address<'_>> {
     let of = |family: Family, port: &Port| {
         let at = |ips: &[IpAddr]| -> Vec<Virtual> {
@@ -89,7 +91,7 @@ fn addresses(service: &Service) -> impl Iterator<Item = Address<'_>> {
     })
 }
 
-/// Holds one virtual address of a case against what is programmed for it.
+/// Compares the endpoints for one virtual address of a case with those that kube-proxy has programmed.
 fn compare(
     case: &Case,
     view: &ClusterView,
@@ -126,17 +128,17 @@ fn compare(
     Ok(())
 }
 
-/// Compares all cases in this mode.
+/// Compares all cases in this mode, on all nodes.
 ///
 /// # Errors
-/// Where it is not, with every address for which endpoints differ.
+/// Fails if endpoints differ. The error names every address for which they do.
 pub fn holds(mode: Mode) -> Result<()> {
-    // On an emulated processor kube-proxy takes minutes for all of them; in its other modes they all run on the machine's own.
+    // An emulated processor gets fewer cases, since kube-proxy takes minutes for all of them there. Other modes run all cases on this machine's own kernel.
     let fewer = emulated() && !long();
     let (cases, seed) = cases::all(if fewer { RANDOM / 4 } else { RANDOM }, fewer);
     let view = view(&cases)?;
     let ns = Arc::new(Netns::new("kube-usable")?);
-    // Node ports are those of addresses that are not loopback's.
+    // Node ports need an address that is not a loopback address.
     ns.ip("addr add 10.2.0.1/32 dev lo")?;
     ns.ip("addr add fd00:2::1/128 dev lo")?;
     let control = ControlPlane::start(&ns)?;
@@ -151,7 +153,7 @@ pub fn holds(mode: Mode) -> Result<()> {
         bail!("{} differ (seed {seed}):\n{}", different.len(), different.join("\n"));
     }
     let mut wanted = vec!["all", "some", "reject"];
-    // A virtual server without real servers refuses, whatever the policy is.
+    // In IPVS mode nothing is dropped: a virtual server without real servers refuses, whatever the policy is.
     if mode != Mode::Ipvs {
         wanted.push("drop");
     }
@@ -162,8 +164,9 @@ pub fn holds(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Changes a node's zone and changes it back. kube-proxy may be told of its node before what uses its zone is registered, and hears of it by the next
-/// change alone (`NodeTopologyConfig`, pkg/proxy/config/config.go, v1.36.3): hints had no effect then, in one of some runs.
+/// Changes a node's zone and changes it back, so that kube-proxy learns the zone. kube-proxy may get its node before the handler that uses the zone is
+/// registered. Then the handler learns the zone only at the node's next change (`NodeTopologyConfig`, pkg/proxy/config/config.go, v1.36.3), and hints have no
+/// effect until then. That happened in one of several runs.
 fn tell_zone(control: &ControlPlane, name: &str) -> Result<()> {
     let Some(zone) = NODES.iter().find(|node| node.name == name).and_then(|node| node.zone) else {
         return Ok(());
@@ -176,7 +179,7 @@ fn tell_zone(control: &ControlPlane, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts kube-proxy for a node and gives the differences there; nothing of it is left afterwards.
+/// Runs kube-proxy for a node and returns the differences there. Afterwards nothing of that kube-proxy is left.
 fn on(
     node: &str,
     mode: Mode,
@@ -204,7 +207,7 @@ fn on(
     };
     let begun = Instant::now();
     let (mut different, mut counts) = look()?;
-    while !different.is_empty() && begun.elapsed() <= settles() {
+    while !different.is_empty() && begun.elapsed() <= settle_limit() {
         thread::sleep(Duration::from_millis(500));
         (different, counts) = look()?;
     }
@@ -212,7 +215,7 @@ fn on(
         *seen.entry(outcome).or_default() += count;
     }
     kube_proxy.stop()?;
-    // The next kube-proxy is another node's: nothing of this one may be left for it.
+    // The next kube-proxy is for another node, so the rules of this one are deleted.
     ns.exec("nft flush ruleset")?;
     if mode == Mode::Ipvs {
         ns.exec("ipvsadm -C")?;
