@@ -149,7 +149,7 @@ fn wait_drained(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, Addresses::of(&beside.cluster.b));
     let out = || -> Result<bool> {
         let row = beside.status()?["ipvs"]["nodes"]["node-b"].clone();
-        Ok(weighted(ns, &b)?.is_empty() && row["waiting"] == 0 && row["taken"].as_u64() > Some(0))
+        Ok(weighted(ns, &b)?.is_empty() && row["waiting"] == 0 && row["drained"].as_u64() > Some(0))
     };
     let took = wait_until("node B is drained", LIMIT, || out().unwrap_or(false));
     took.map(drop).with_context(|| format!("{:?}\n{:?}\n{}", beside.status(), saved(ns), beside.agent.log()))

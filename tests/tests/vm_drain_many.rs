@@ -327,7 +327,7 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     let challenges = agent.status()?["challenged"]["node-b"].clone();
     println!(
         "{} pairs, {mine:?}, {theirs:?}; UDP gone from conntrack after {of_datagrams:?}; conntrack without them after {of_conntrack:?}, IPVS too after {of_both:?}, tombstones after {:?}; {challenges}",
-        row["taken"],
+        row["drained"],
         since_flag()
     );
     let [listed, _] = agent.conntrack_listings()?;
@@ -348,7 +348,7 @@ fn drained(size: Size, promised: bool) -> Result<()> {
         }
     }
     // 4 in each, and the cluster's own.
-    ensure!(row["taken"].as_u64() >= Some((size.servers() * EACH) as u64), "{row}");
+    ensure!(row["drained"].as_u64() >= Some((size.servers() * EACH) as u64), "{row}");
     ensure!(
         !promised || told == mine.tcp,
         "{told} of {} clients that wait were told: {challenges}",

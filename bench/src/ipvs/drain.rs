@@ -94,7 +94,7 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
     agent.flag_by_socket(&node(FLAGGED))?;
     until(&agent, begun, |status| {
         let row = status.ipvs.nodes.get(node(FLAGGED).as_str())?;
-        Some(row.taken == pairs && row.waiting == 0)
+        Some(row.drained == pairs && row.waiting == 0)
     })?;
     let out = begun.elapsed().as_secs_f64();
     verify(world, shape)?;

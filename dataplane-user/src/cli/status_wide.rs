@@ -43,7 +43,7 @@ fn drained_text(row: &DrainRow) -> String {
     }
     format!(
         "{} destinations drained, {} with connections left, {} services exempt, {} failed",
-        row.taken, row.waiting, row.exempt_services, row.failed
+        row.drained, row.waiting, row.exempt_services, row.failed
     )
 }
 

@@ -129,7 +129,7 @@ fn what_was_deleted_is_counted_by_kind() {
 #[test]
 fn what_is_drained_from_ipvs_and_what_would_be() {
     let row =
-        DrainRow { taken: 2, waiting: 3, planned: 0, exempt_services: 5, failed: 6, ..DrainRow::default() };
+        DrainRow { drained: 2, waiting: 3, planned: 0, exempt_services: 5, failed: 6, ..DrainRow::default() };
     let observed = DrainRow { planned: 4, ..row.clone() };
     let failed = DrainRow { problems: vec!["no answer".to_owned()], ..row };
     let lines = new_lines(|status| {

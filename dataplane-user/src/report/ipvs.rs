@@ -20,7 +20,7 @@ pub struct ExemptServiceRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainRow {
     /// The number of drained pairs: they get no new connections, and have none left.
-    pub taken: usize,
+    pub drained: usize,
     /// The number of pairs that get no new connections and still have some.
     pub waiting: usize,
     /// The number of pairs that would be drained, while the agent observes.

@@ -79,12 +79,12 @@ pub(crate) fn two_flagged() -> Status {
         let hop = |last: &str| json!({"interface": "eth0", "address": last, "state": "held", "dies_before_the_cut": false});
         status["neighbours"] = json!([hop("10.0.0.2"), hop("10.0.0.3")]);
         status["ipvs"]["loaded"] = json!(true);
-        let drained = |taken: usize, waiting: usize, exempt: usize| {
+        let drained = |drained: usize, waiting: usize, exempt: usize| {
             let rows: Vec<Value> = (0..exempt)
                 .map(|port| json!({"service": format!("TCP 10.96.0.1:{port}"), "why": "alone"}))
                 .collect();
             json!({
-                "taken": taken, "waiting": waiting, "planned": 0, "exempt_services": exempt, "exempt": rows, "failed": 0,
+                "drained": drained, "waiting": waiting, "planned": 0, "exempt_services": exempt, "exempt": rows, "failed": 0,
                 "problems": []
             })
         };
@@ -134,7 +134,7 @@ pub(crate) fn full() -> Status {
         "problem": "no answer"
     });
     let drained = json!({
-        "taken": 2, "waiting": 3, "planned": 0, "exempt_services": 1,
+        "drained": 2, "waiting": 3, "planned": 0, "exempt_services": 1,
         "exempt": [{"service": "TCP 10.96.0.1:80", "why": "alone"}], "failed": 6, "problems": ["TCP 10.96.0.1:443: EPERM"]
     });
     changed(|status| {
@@ -304,7 +304,7 @@ pub(crate) fn one_flagged() -> Status {
         "problem": null
     });
     let planned = json!({
-        "taken": 0, "waiting": 0, "planned": 5, "exempt_services": 1, "exempt": [], "failed": 0, "problems": []
+        "drained": 0, "waiting": 0, "planned": 5, "exempt_services": 1, "exempt": [], "failed": 0, "problems": []
     });
     set(
         &mut status,

@@ -92,7 +92,7 @@ fn own_endpoint_is_exempt(beside: &Beside) -> Result<()> {
     let mut row = serde_json::Value::Null;
     wait_until("node A is out where there is another node", LIMIT, || {
         row = beside.status().map(|status| status["ipvs"]["nodes"][a.name].clone()).unwrap_or_default();
-        row["taken"].as_u64() > Some(0) && row["waiting"] == 0
+        row["drained"].as_u64() > Some(0) && row["waiting"] == 0
     })
     .with_context(|| row.to_string())?;
     ensure!(row["exempt"].as_array().is_some_and(|exempt| !exempt.is_empty()), "{row}");

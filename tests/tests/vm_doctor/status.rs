@@ -211,7 +211,7 @@ fn each_line_is_true() -> Result<()> {
     let out = || {
         agent
             .status()
-            .is_ok_and(|status| status["ipvs"]["nodes"]["node-b"]["taken"] == 12 && next_hops(&status) == 2)
+            .is_ok_and(|status| status["ipvs"]["nodes"]["node-b"]["drained"] == 12 && next_hops(&status) == 2)
     };
     wait_until("node B is out", LIMIT, out).with_context(|| agent.log())?;
     let status = agent.status()?;

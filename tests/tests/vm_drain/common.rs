@@ -164,7 +164,7 @@ pub(super) fn is_out(cluster: &Cluster, agent: &Agent) -> bool {
     weighted_on_b(&cluster.a.ns).is_ok_and(|left| left.is_empty())
         && status(agent).is_ok_and(|status| {
             let row = &status["nodes"]["node-b"];
-            row["waiting"] == 0 && row["taken"].as_u64() > Some(0)
+            row["waiting"] == 0 && row["drained"].as_u64() > Some(0)
         })
 }
 

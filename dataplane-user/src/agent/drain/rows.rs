@@ -26,12 +26,12 @@ pub(super) fn note(lowered_only: bool, exempt_here_alone: bool) -> Option<String
 
 /// The row of `status` for one node.
 pub(super) fn node_row(report: Report) -> DrainRow {
-    let Report { taken, waiting, planned, exempt, mut problems } = report;
+    let Report { drained, waiting, planned, exempt, mut problems } = report;
     let failed = problems.len();
     problems.truncate(NAMED);
     let named = exempt.iter().take(NAMED);
     DrainRow {
-        taken,
+        drained,
         waiting,
         planned,
         exempt_services: exempt.len(),

@@ -19,7 +19,7 @@ fn the_last_ones_are_exempt() {
         assert!(agent.run(Duration::from_secs(3)));
         assert_eq!(shared.borrow().saved(), world().saved());
         let row = &agent.drive.machine.report()["node-3"];
-        assert_eq!((row.taken, row.exempt.len()), (0, 9), "{row:?}");
+        assert_eq!((row.drained, row.exempt.len()), (0, 9), "{row:?}");
         // Another destination comes: now these are drained.
         let web = key(1, Protocol::TCP);
         let new = Change::NewDestination(web, Destination::new(at(4, 1), 1));

@@ -250,7 +250,7 @@ fn a_node_is_taken_out_and_put_back() {
     is_out(&world(), &shared.borrow());
     let report = agent.drive.machine.report();
     let row = &report["node-2"];
-    assert_eq!((row.taken, row.waiting, row.exempt.len()), (9, 0, 2), "{row:?}");
+    assert_eq!((row.drained, row.waiting, row.exempt.len()), (9, 0, 2), "{row:?}");
     assert_eq!(row.exempt[0].1, "all its destinations are on flagged nodes");
     assert_eq!(row.exempt[1].1, "its destinations on other nodes have weight 0");
     // Nothing is repeated without need.

@@ -124,7 +124,7 @@ fn what_cannot_be_read_is_left_alone() {
     let shared = shared(odd);
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     assert!(agent.run(Duration::from_secs(3)));
-    assert_eq!(agent.drive.machine.report()["node-2"].taken, 7);
+    assert_eq!(agent.drive.machine.report()["node-2"].drained, 7);
     let web = key(1, Protocol::TCP);
     assert_eq!(shared.borrow().servers[&web].destinations, world().servers[&web].destinations);
 }

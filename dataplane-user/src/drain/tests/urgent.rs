@@ -103,7 +103,7 @@ fn a_packet_does_not_wait_for_all_of_a_large_take_out() {
     }
     assert!(agent.run(Duration::from_secs(2)));
     let row = &agent.drive.machine.report()["node-2"];
-    assert_eq!((row.taken, row.waiting), (usize::from(MANY), 0));
+    assert_eq!((row.drained, row.waiting), (usize::from(MANY), 0));
     assert_eq!(shared.borrow().entries, agent.drive.machine.entries());
 }
 

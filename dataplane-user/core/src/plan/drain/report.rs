@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Pairs of service and destination that get no new connections and have none left.
-    pub taken: usize,
+    pub drained: usize,
     /// Pairs that get no new connections and whose connections are not gone yet.
     pub waiting: usize,
     /// Pairs that would be drained (observe mode).
@@ -45,7 +45,7 @@ impl Drain {
         for (pair, owned) in &self.owned {
             let row = all.entry(owned.entry.node.clone()).or_default();
             match owned.step {
-                Step::Resting | Step::Gone => row.taken += 1,
+                Step::Resting | Step::Gone => row.drained += 1,
                 Step::Lowering | Step::Draining | Step::Flushing { .. } => row.waiting += 1,
             }
             let problems = owned.problem.as_deref().into_iter().chain(owned.waits);
