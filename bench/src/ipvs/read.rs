@@ -12,7 +12,7 @@ use nodefence::{
     drain::{Book, Drive, Kernel},
     ipvs::{Ipvs, ServiceKey},
     ledger::{self, Entry, Pair, Record},
-    plan::drain::{Drain, Flagged, Ground, WantedDestinations},
+    plan::drain::{Drain, DrainSettings, Flagged, WantedDestinations},
 };
 use nodefence_tests::ipvs::Snapshot;
 
@@ -111,7 +111,7 @@ pub(super) fn run(world: &World, shape: &Shape, rounds: u32) -> anyhow::Result<F
 fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let name = node(FLAGGED);
     let backends = view.node(&name).context("no such node")?.backends.clone();
-    let mut machine = Drain::new(Ground { enforce: true, flushes: true }, BTreeMap::new());
+    let mut machine = Drain::new(DrainSettings { enforce: true, flushes: true }, BTreeMap::new());
     machine.set_wanted(WantedDestinations::of(view, &OWN.into()));
     machine.set_flagged(&[Flagged { name: name.into(), backends, challenged: true }], Duration::ZERO);
     let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}), 0, None)?, Closed { planned: 0 });

@@ -99,13 +99,13 @@ pub(super) fn begin_drain(shared: &Shared) -> std::io::Result<Draining> {
 /// # Errors
 /// As of [`begin_drain`].
 pub(super) fn rescuing(shared: &Shared, rescues: Rescues) -> std::io::Result<Rescue> {
-    let ground = rescue::Ground {
+    let context = rescue::RescueContext {
         sight: shared.sight.clone(),
         state: Arc::clone(&shared.rescue),
         drain: Arc::clone(&shared.bells.drain),
         injector: shared.injector.clone(),
     };
-    Rescue::start(ground, rescues, &shared.crew)
+    Rescue::start(context, rescues, &shared.crew)
 }
 
 /// Things that one of the other actors gets, and no second one.
@@ -168,8 +168,8 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
         reader: reader.clone(),
     };
     crew.task("follow-up", idle::follow(challenger, crew.clone()));
-    let ground = audit::Ground { sight: sight.clone(), source: source_row.clone() };
-    let audit = audit::start(ground, crew)?;
+    let context = audit::AuditContext { sight: sight.clone(), source: source_row.clone() };
+    let audit = audit::start(context, crew)?;
     if let Some(mut log) = cut_log {
         let stop = crew.stop();
         crew.task("cut-log", async move {

@@ -20,25 +20,25 @@ use inbox::{AuditRequest, take};
 use look::look;
 
 pub(super) use inbox::Inbox;
-pub(super) use read::Ground;
+pub(super) use read::AuditContext;
 
 /// Starts the thread, which goes on for as long as the process does: the end of the agent waits for no reading.
-pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
+pub(super) fn start(context: AuditContext, crew: &Crew) -> std::io::Result<Inbox> {
     let (inbox, asked) = Inbox::new();
     // A sender is held here, so that the thread waits between two looks even when nobody can ask any more.
     let open = inbox.clone();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
-        let mut watch = Watch::new(&ground.sight.settings.audit);
+        let mut watch = Watch::new(&context.sight.settings.audit);
         loop {
             // A request that came meanwhile waited for one reading at most.
             let all = take(&asked, watch.pause().max(SOONEST / 5));
             if all.is_empty() {
                 let due = watch.due();
-                look(&mut watch, &ground, due);
-                mend_unrequested(&ground, &mut watch);
+                look(&mut watch, &context, due);
+                mend_unrequested(&context, &mut watch);
             } else {
-                answer(&ground, &mut watch, all);
+                answer(&context, &mut watch, all);
             }
         }
     })?;
@@ -47,32 +47,32 @@ pub(super) fn start(ground: Ground, crew: &Crew) -> std::io::Result<Inbox> {
 
 /// Mends the faults that were seen last, of the kinds that are mended without a request. This follows each reading, also one that
 /// was made for a request: otherwise nothing would be mended while somebody asks again and again.
-fn mend_unrequested(ground: &Ground, watch: &mut Watch) {
-    let kinds = &ground.sight.settings.audit.repair;
-    if !kinds.is_empty() && ground.sight.mode() == Mode::Enforce {
-        mend::mend(ground, watch, kinds);
+fn mend_unrequested(context: &AuditContext, watch: &mut Watch) {
+    let kinds = &context.sight.settings.audit.repair;
+    if !kinds.is_empty() && context.sight.mode() == Mode::Enforce {
+        mend::mend(context, watch, kinds);
     }
 }
 
 /// Carries out requests. All that wait for a report get the same one: its readings begin after each of them came.
-fn answer(ground: &Ground, watch: &mut Watch, all: Vec<AuditRequest>) {
+fn answer(context: &AuditContext, watch: &mut Watch, all: Vec<AuditRequest>) {
     let mut waiting = Vec::new();
     for asked in all {
         match asked {
             AuditRequest::Report(waits) => waiting.push(waits),
             AuditRequest::Repair { kinds, dry_run, waits } => {
-                let _gone = waits.send(mend::repair(ground, watch, &kinds, dry_run));
-                mend_unrequested(ground, watch);
+                let _gone = waits.send(mend::repair(context, watch, &kinds, dry_run));
+                mend_unrequested(context, watch);
             }
         }
     }
     if waiting.is_empty() {
         return;
     }
-    let report = rows::report(ground, watch);
+    let report = rows::report(context, watch);
     for waits in waiting {
         // The requester may have gone.
         let _gone = waits.send(report.clone());
     }
-    mend_unrequested(ground, watch);
+    mend_unrequested(context, watch);
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     cluster::SourceName,
-    enforce::{Claim, Now, Share, ShownClaim, Source, Standing, WITHHELD_FOR, Withheld},
+    enforce::{Claim, ClaimSource, Now, Share, ShownClaim, Standing, WITHHELD_FOR, Withheld},
     report::{ClaimRow, ClaimState, FlagRow, Origin, WithheldRow},
 };
 
@@ -21,9 +21,9 @@ fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
 /// A person's claim as a row; `None` where no person made the claim. `of`: the source of nodes.
 pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRow> {
     let (origin, set_by) = match claim.source {
-        Source::Cli => (Origin::Cli, "nodefence flag".to_owned()),
-        Source::File => (Origin::Source(of.key().to_owned()), of.to_string()),
-        Source::External(_) | Source::Hung | Source::Unreachable => return None,
+        ClaimSource::Cli => (Origin::Cli, "nodefence flag".to_owned()),
+        ClaimSource::File => (Origin::Source(of.key().to_owned()), of.to_string()),
+        ClaimSource::External(_) | ClaimSource::Hung | ClaimSource::Unreachable => return None,
     };
     Some(FlagRow {
         origin,
@@ -80,13 +80,13 @@ fn claim_row(shown: &ShownClaim, of: SourceName, now: Now) -> ClaimRow {
 }
 
 /// The name of a claim's source, in rows and in the log.
-pub(super) fn source_name(source: &Source, of: SourceName) -> String {
+pub(super) fn source_name(source: &ClaimSource, of: SourceName) -> String {
     match source {
-        Source::Cli => Origin::Cli.source().to_owned(),
-        Source::File => of.key().to_owned(),
-        Source::External(name) => format!("external:{name}"),
-        Source::Hung => "hung".to_owned(),
-        Source::Unreachable => "unreachable".to_owned(),
+        ClaimSource::Cli => Origin::Cli.source().to_owned(),
+        ClaimSource::File => of.key().to_owned(),
+        ClaimSource::External(name) => format!("external:{name}"),
+        ClaimSource::Hung => "hung".to_owned(),
+        ClaimSource::Unreachable => "unreachable".to_owned(),
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     /// A claim that was raised at a wall clock of 1,000 s and a boot time of 10 s.
-    fn shown(source: Source, lasts: Option<u64>, standing: Standing) -> ShownClaim {
+    fn shown(source: ClaimSource, lasts: Option<u64>, standing: Standing) -> ShownClaim {
         let claim = Claim {
             source,
             by: "root".into(),
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn the_cli_s_flag_goes_before_the_file_s_while_it_holds() {
         let claims = [
-            shown(Source::Cli, Some(60), Standing::Enforced),
-            shown(Source::File, None, Standing::Enforced),
-            shown(Source::Hung, Some(90), Standing::Observed),
+            shown(ClaimSource::Cli, Some(60), Standing::Enforced),
+            shown(ClaimSource::File, None, Standing::Enforced),
+            shown(ClaimSource::Hung, Some(90), Standing::Observed),
         ];
         let second = |second| Timestamp::from_second(second).unwrap();
         let expected = FlagRow {
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn each_claim_has_its_row() {
         let scopes = [LimitScope::Whole, LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
-        let mut hung = shown(Source::Hung, Some(30), Standing::Withheld(scopes.into()));
+        let mut hung = shown(ClaimSource::Hung, Some(30), Standing::Withheld(scopes.into()));
         hung.claim.evidence = Some("12 answers owed".into());
         let claims = [
-            shown(Source::Cli, None, Standing::Enforced),
-            shown(Source::File, Some(5), Standing::Enforced),
-            shown(Source::External("cloud".into()), Some(30), Standing::Off),
+            shown(ClaimSource::Cli, None, Standing::Enforced),
+            shown(ClaimSource::File, Some(5), Standing::Enforced),
+            shown(ClaimSource::External("cloud".into()), Some(30), Standing::Off),
             hung,
-            shown(Source::Unreachable, Some(30), Standing::Unknown),
+            shown(ClaimSource::Unreachable, Some(30), Standing::Unknown),
         ];
         let rows = claim_rows(&claims, FILE, at(1_010, 20));
         assert_eq!(
@@ -220,14 +220,14 @@ mod tests {
         // A claim that is over is withheld by no limit.
         let over = claim_rows(&claims[3..4], FILE, at(1_040, 40)).remove(0);
         assert_eq!((over.standing, over.withheld_by.len()), (ClaimState::Over, 0));
-        let observed = claim_row(&shown(Source::Hung, None, Standing::Observed), FILE, at(1_010, 20));
+        let observed = claim_row(&shown(ClaimSource::Hung, None, Standing::Observed), FILE, at(1_010, 20));
         assert_eq!(observed.standing, ClaimState::Observed);
     }
 
     /// Programs know flags of the cluster file by `cluster-file`.
     #[test]
     fn what_comes_with_the_view_is_called_after_its_source() {
-        let claims = [shown(Source::File, None, Standing::Enforced)];
+        let claims = [shown(ClaimSource::File, None, Standing::Enforced)];
         let row = |of| serde_json::to_value(flag_of(&claims, of, at(1_000, 10))).unwrap();
         let (file, other) = (row(FILE), row(SourceName::default()));
         assert_eq!((&file["origin"], &file["set_by"]), (&"cluster-file".into(), &"the cluster file".into()));

@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{
     cluster::{ClusterView, NodeName},
-    drain::{Book as _, Drive, Failure, GuardKind, Kernel, Ledgers, Reopened, ground, holds},
+    drain::{Book as _, Drive, Failure, GuardKind, Kernel, Ledgers, Reopened, drain_settings, holds},
     flags::{monotonic_ns, now},
     ipvs::{self, is_loaded},
     ledger::{Ledger, Loaded, has_guard_apart},
     plan::{
         Mode, VirtualAddresses,
-        drain::{Drain, Flagged, Ground, WantedDestinations},
+        drain::{Drain, DrainSettings, Flagged, WantedDestinations},
     },
     proxy,
     report::{GuardRow, IpvsRow},
@@ -102,7 +102,7 @@ struct Work {
     problem: Option<String>,
     changes: u64,
     /// How the kernel was set at the last look.
-    ground: Ground,
+    drain_settings: DrainSettings,
     /// The lease has lapsed, or the ledger was removed: nothing more is drained.
     lapsed: bool,
     /// Something was seen or done that `status` does not show yet.
@@ -116,7 +116,7 @@ impl Work {
         let view = Arc::clone(&world.view);
         let addresses = Arc::clone(&world.addresses);
         Self {
-            ground: ground(world.held.mode == Mode::Enforce),
+            drain_settings: drain_settings(world.held.mode == Mode::Enforce),
             opening: Opening {
                 rescue: Arc::clone(&given.rescue),
                 reader: given.reader.clone(),
@@ -215,8 +215,8 @@ impl Work {
         };
         if due(drive) == Some(Duration::ZERO) {
             self.news = true;
-            self.ground = ground(self.ground.enforce);
-            drive.set_ground(self.ground);
+            self.drain_settings = drain_settings(self.drain_settings.enforce);
+            drive.set_settings(self.drain_settings);
             let round = drive.round();
             if !drive.is_urged() {
                 self.given.bell.board().urgent.retain(|key| !urgent.contains(key));
@@ -242,9 +242,9 @@ impl Work {
 
     /// Sets whether tables are changed from now on, or changes are only planned. True where that is new.
     fn turn(&mut self, enforce: bool) -> bool {
-        let turned = std::mem::replace(&mut self.ground.enforce, enforce) != enforce;
+        let turned = std::mem::replace(&mut self.drain_settings.enforce, enforce) != enforce;
         if let Some(drive) = self.drive.as_mut().filter(|_| turned) {
-            drive.set_ground(self.ground);
+            drive.set_settings(self.drain_settings);
         }
         turned
     }
@@ -260,7 +260,7 @@ impl Work {
         let ours = world.proxy.mode == Some(proxy::Mode::Ipvs);
         let now = now();
         // In observe mode the changes are only planned.
-        let observed = world.observed().filter(|_| !self.ground.enforce);
+        let observed = world.observed().filter(|_| !self.drain_settings.enforce);
         // A claim may be over, though the owner of verdicts has not handled its end yet.
         let flagged = world.enforced().chain(observed).filter(|(name, _)| ours && world.holds(name, now));
         let since = flagged.map(|(name, bearer)| (name.clone(), bearer.challenge_since));
@@ -347,8 +347,8 @@ impl Work {
             tracing::error!(event = "ipvs-weights-left", problem, "IPVS: weights of 0 may be left");
         }
         self.news = true;
-        self.ground = ground(self.ground.enforce);
-        let mut machine = Drain::new(self.ground, loaded.entries);
+        self.drain_settings = drain_settings(self.drain_settings.enforce);
+        let mut machine = Drain::new(self.drain_settings, loaded.entries);
         let view = Arc::clone(&self.view);
         let addresses = Arc::clone(&self.addresses);
         machine.set_wanted(WantedDestinations::new(view, addresses, &self.given.sight.own_node));
@@ -399,8 +399,8 @@ impl Work {
             return;
         }
         self.told = Some(Instant::now());
-        self.ground = ground(self.ground.enforce);
-        let Ground { enforce, flushes } = self.ground;
+        self.drain_settings = drain_settings(self.drain_settings.enforce);
+        let DrainSettings { enforce, flushes } = self.drain_settings;
         let report = self.drive.as_ref().map(|drive| drive.machine.report()).unwrap_or_default();
         let loaded = is_loaded();
         let lowered_only = loaded && !self.flagged.is_empty() && enforce && !flushes;

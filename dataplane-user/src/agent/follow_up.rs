@@ -141,13 +141,13 @@ mod tests {
     use super::*;
     use crate::{
         agent::world::tests::nodes,
-        enforce::{self, Bearer, Claim, NewClaim, Now, ShownClaim, Source, Standing},
+        enforce::{self, Bearer, Claim, ClaimSource, NewClaim, Now, ShownClaim, Standing},
         flags::now,
     };
 
     fn claim(now: Now) -> ShownClaim {
         let new = NewClaim {
-            source: Source::Cli,
+            source: ClaimSource::Cli,
             by: "".into(),
             reason: "".into(),
             evidence: None,

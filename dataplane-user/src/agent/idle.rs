@@ -216,14 +216,22 @@ impl ToChallenge {
     ) -> Rows {
         let Self { world, nodes, backends } = self;
         let coverage = Arc::clone(&challenger.sight.world().coverage);
-        let mut ground = Ground { challenger, nodes: &nodes, coverage, failed: None };
+        let mut surroundings = ChallengeSurroundings { challenger, nodes: &nodes, coverage, failed: None };
         let manner = world.findings.manner();
         let outcome = listed.map_err(chain).and_then(|listed| {
             let mut conntrack = Conntrack::open(challenger.reader.zone()).map_err(chain)?;
-            challenge::challenge(&mut conntrack, listed, start, &backends, nodes.len(), &manner, &mut ground)
-                .map_err(chain)
+            challenge::challenge(
+                &mut conntrack,
+                listed,
+                start,
+                &backends,
+                nodes.len(),
+                &manner,
+                &mut surroundings,
+            )
+            .map_err(chain)
         });
-        let Ground { coverage, failed, .. } = ground;
+        let ChallengeSurroundings { coverage, failed, .. } = surroundings;
         let rows: Rows = match outcome {
             Ok(reports) => {
                 nodes.iter().cloned().zip(reports.into_iter().map(|report| row(report, &failed))).collect()
@@ -272,7 +280,7 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
 }
 
 /// The part of the agent that a round of challenges sees.
-struct Ground<'a> {
+struct ChallengeSurroundings<'a> {
     challenger: &'a Challenger,
     /// The challenged nodes, in the challenge's order.
     nodes: &'a [NodeName],
@@ -280,7 +288,7 @@ struct Ground<'a> {
     failed: Option<String>,
 }
 
-impl Surroundings for Ground<'_> {
+impl Surroundings for ChallengeSurroundings<'_> {
     fn entry(&mut self, backend: Addr) -> Option<Entry> {
         // Challenges come in as the backend's own packets do: by the VLAN device, even where the device below it is attached.
         let ifindex = self.coverage.entry(backend.into())?;

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{outlets::Outlets, writer::Writer};
 use crate::{
     cluster::NodeName,
-    enforce::{Change, Input, NewClaim, NewView, Outcome, Source},
+    enforce::{Change, ClaimSource, Input, NewClaim, NewView, Outcome},
 };
 
 /// Requests that wait to be looked at, at most: a few microseconds are enough for each.
@@ -63,9 +63,9 @@ pub(super) enum Message {
 enum Subject {
     View,
     /// The claim of one source on a node, where nobody waits for an answer.
-    Claim(NodeName, Source),
+    Claim(NodeName, ClaimSource),
     /// All that one source claims.
-    Claims(Source),
+    Claims(ClaimSource),
     Confirmed,
     Routes,
     Replacement,
@@ -272,7 +272,7 @@ mod tests {
         Input::Claim { node: node.into(), change, ticket: None }
     }
 
-    fn raise(source: Source) -> Change {
+    fn raise(source: ClaimSource) -> Change {
         let claim =
             NewClaim { source, by: "".into(), reason: "".into(), evidence: None, lasts: None, until: None };
         Change::Raise { claim, force: false }
@@ -282,21 +282,21 @@ mod tests {
     #[test]
     fn what_is_void_does_not_wait() {
         let inbox = Inbox::default();
-        let hung = || Change::Withdraw(Source::Hung);
+        let hung = || Change::Withdraw(ClaimSource::Hung);
         let replace = |source, claims| Input::Replace { source, claims };
         let cli = |claims: usize| {
-            let Change::Raise { claim, .. } = raise(Source::Cli) else { unreachable!() };
-            replace(Source::Cli, vec![("a".into(), claim); claims])
+            let Change::Raise { claim, .. } = raise(ClaimSource::Cli) else { unreachable!() };
+            replace(ClaimSource::Cli, vec![("a".into(), claim); claims])
         };
         for _ in 0..3 {
-            inbox.tell(claim("a", raise(Source::Hung)));
-            inbox.tell(claim("b", raise(Source::Hung)));
+            inbox.tell(claim("a", raise(ClaimSource::Hung)));
+            inbox.tell(claim("b", raise(ClaimSource::Hung)));
             inbox.tell(cli(1));
             inbox.tell(Input::Routes { own_attached: true });
         }
         inbox.tell(Input::Tick);
-        inbox.tell(claim("a", raise(Source::Unreachable)));
-        inbox.tell(replace(Source::File, Vec::new()));
+        inbox.tell(claim("a", raise(ClaimSource::Unreachable)));
+        inbox.tell(replace(ClaimSource::File, Vec::new()));
         inbox.tell(cli(2));
         inbox.tell(claim("a", hung()));
         inbox.tell(Input::Tick);
@@ -309,10 +309,10 @@ mod tests {
             })
             .collect();
         let expected = [
-            claim("b", raise(Source::Hung)),
+            claim("b", raise(ClaimSource::Hung)),
             Input::Tick,
-            claim("a", raise(Source::Unreachable)),
-            replace(Source::File, Vec::new()),
+            claim("a", raise(ClaimSource::Unreachable)),
+            replace(ClaimSource::File, Vec::new()),
             cli(2),
             claim("a", hung()),
             Input::Tick,
@@ -323,13 +323,13 @@ mod tests {
         inbox.tell(claim("a", hung()));
         assert_eq!(taken().count(), 1);
         inbox.tell(claim("a", hung()));
-        inbox.tell(claim("a", raise(Source::Hung)));
+        inbox.tell(claim("a", raise(ClaimSource::Hung)));
         assert_eq!(taken().count(), 1);
         // Claims that came before a hand-over are handed over.
-        inbox.tell(claim("a", raise(Source::Hung)));
+        inbox.tell(claim("a", raise(ClaimSource::Hung)));
         let _answer = inbox.ask(Command::HandOver).unwrap();
         for _ in 0..3 {
-            inbox.tell(claim("a", raise(Source::Hung)));
+            inbox.tell(claim("a", raise(ClaimSource::Hung)));
         }
         assert_eq!(taken().count(), 3);
     }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn requests_are_bounded_and_learn_that_nobody_answers() {
         let inbox = Inbox::default();
-        let ask = || inbox.ask(Command::Claim("b".into(), Change::Withdraw(Source::Cli)));
+        let ask = || inbox.ask(Command::Claim("b".into(), Change::Withdraw(ClaimSource::Cli)));
         let mut first = ask().unwrap();
         for _ in 1..REQUESTS {
             ask().unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{claim_rows::source_name, refusals::unsaved};
 use crate::{
     cluster::{NodeName, SourceName},
-    enforce::{Claim, Danger, Event, Source, Withheld},
+    enforce::{Claim, ClaimSource, Danger, Event, Withheld},
     flags::{Adopted, now},
     plan::Mode,
     report::ReplacementRow,
@@ -21,11 +21,11 @@ pub(super) fn adopted(adopted: &Adopted) {
     if let Some(problem) = &adopted.problem {
         tracing::error!(event = "flags-lost", problem, "flags were lost");
     }
-    let mut others: BTreeMap<&Source, Vec<NodeName>> = BTreeMap::new();
+    let mut others: BTreeMap<&ClaimSource, Vec<NodeName>> = BTreeMap::new();
     // A claim that is over is stored for its own sake alone (`FlagStore::adopt`).
     let now = now();
     for (node, claim) in adopted.saved.claims.iter().filter(|(_, claim)| !claim.ended(now)) {
-        if claim.source == Source::Cli {
+        if claim.source == ClaimSource::Cli {
             tracing::info!(
                 event = "flag-adopted",
                 node = node.as_str(),
@@ -73,7 +73,7 @@ pub(super) fn record(event: &Event) {
     let unknown = SourceName::default();
     match event {
         // Whoever answers the request logs it, once it is carried out.
-        Event::Raised(_, Claim { source: Source::Cli, .. }) | Event::Withdrawn(_, Source::Cli) => {}
+        Event::Raised(_, Claim { source: ClaimSource::Cli, .. }) | Event::Withdrawn(_, ClaimSource::Cli) => {}
         Event::Raised(node, claim) => tracing::warn!(
             event = "claimed",
             node = node.as_str(),
@@ -91,7 +91,7 @@ pub(super) fn record(event: &Event) {
             );
         }
         Event::FileFlags { came, went } => file_flags(came, went),
-        Event::Over(node, Source::Cli) => {
+        Event::Over(node, ClaimSource::Cli) => {
             tracing::info!(event = "flag-over", node = node.as_str(), "the flag is over")
         }
         Event::Over(node, source) => {
@@ -296,7 +296,7 @@ mod tests {
         said(|| record(&event))
     }
 
-    fn claim(source: Source) -> Claim {
+    fn claim(source: ClaimSource) -> Claim {
         Claim {
             source,
             by: "root".into(),
@@ -316,10 +316,10 @@ mod tests {
     #[test]
     fn what_was_left_is_told() {
         let claims = vec![
-            ("a".into(), claim(Source::Cli)),
-            ("b".into(), claim(Source::File)),
-            ("c".into(), claim(Source::File)),
-            ("c".into(), claim(Source::Hung)),
+            ("a".into(), claim(ClaimSource::Cli)),
+            ("b".into(), claim(ClaimSource::File)),
+            ("c".into(), claim(ClaimSource::File)),
+            ("c".into(), claim(ClaimSource::Hung)),
         ];
         let left = Adopted { saved: Saved { claims, ..Saved::default() }, problem: None };
         assert_eq!(
@@ -348,13 +348,13 @@ mod tests {
             [r#"INFO flagged event="flagged" node="b" by="root" reason="""#]
         );
         assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged event="unflagged" node="b""#]);
-        assert!(of(Event::Raised("b".into(), claim(Source::Cli))).is_empty());
-        assert!(of(Event::Withdrawn("b".into(), Source::Cli)).is_empty());
+        assert!(of(Event::Raised("b".into(), claim(ClaimSource::Cli))).is_empty());
+        assert!(of(Event::Withdrawn("b".into(), ClaimSource::Cli)).is_empty());
     }
 
     #[test]
     fn what_becomes_of_claims_is_told() {
-        let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(Source::Hung) };
+        let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(ClaimSource::Hung) };
         let file_flags = |came, went| Event::FileFlags { came: nodes(came), went: nodes(went) };
         for (event, lines) in [
             (
@@ -364,7 +364,7 @@ mod tests {
                 ][..],
             ),
             (
-                Event::Withdrawn("b".into(), Source::External("cloud".into())),
+                Event::Withdrawn("b".into(), ClaimSource::External("cloud".into())),
                 &[r#"INFO no longer claimed event="claim-withdrawn" node="b" source="external:cloud""#],
             ),
             (
@@ -378,9 +378,12 @@ mod tests {
                     r#"INFO no longer flagged by the source of nodes event="source-unflagged" count=2 nodes="n01, n02""#,
                 ],
             ),
-            (Event::Over("b".into(), Source::Cli), &[r#"INFO the flag is over event="flag-over" node="b""#]),
             (
-                Event::Over("b".into(), Source::Hung),
+                Event::Over("b".into(), ClaimSource::Cli),
+                &[r#"INFO the flag is over event="flag-over" node="b""#],
+            ),
+            (
+                Event::Over("b".into(), ClaimSource::Hung),
                 &[r#"INFO the claim is over; it was not renewed event="claim-over" node="b" source="hung""#],
             ),
             (

@@ -36,7 +36,7 @@ use handed::{AGAIN, length};
 use packets::{Helper, Sticky};
 use sticky::Lane;
 
-pub(super) use packets::Ground;
+pub(super) use packets::RescueContext;
 
 /// How often the lease is renewed while nothing comes.
 const BEAT: Duration = Duration::from_millis(50);
@@ -56,13 +56,13 @@ pub(super) struct Rescue {
 
 impl Rescue {
     /// Starts the thread in the calling thread's network namespace.
-    pub(super) fn start(ground: Ground, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
-        ground.state.set_idle(Some("about to begin".to_owned()));
+    pub(super) fn start(context: RescueContext, rescues: Rescues, crew: &Crew) -> std::io::Result<Self> {
+        context.state.set_idle(Some("about to begin".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let lanes = crew.clone();
         // Without this thread the lease lapses: packets that would be rescued are refused.
-        let work = move || (Worker { ground, rescues }).run(&stopped, &lanes);
+        let work = move || (Worker { context, rescues }).run(&stopped, &lanes);
         let thread = crew.thread("rescue", Priority::First, work)?;
         Ok(Self { stop, crew: crew.clone(), thread: Some(thread) })
     }
@@ -78,9 +78,9 @@ impl Drop for Rescue {
 }
 
 /// Why the agent is not to rescue at all, by its settings, its mode, the view and how kube-proxy forwards.
-fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
-    let Sight { settings, .. } = &ground.sight;
-    let world = ground.sight.world();
+fn unwanted(context: &RescueContext) -> Option<Cow<'static, str>> {
+    let Sight { settings, .. } = &context.sight;
+    let world = context.sight.world();
     if world.held.mode != Mode::Enforce {
         return Some("observe mode, nothing is cut".into());
     }
@@ -91,7 +91,7 @@ fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
         return Some(format!("{} says nothing of Services", world.view.source).into());
     }
     let why = match world.proxy.mode {
-        Some(proxy::Mode::Ipvs) if !ground.drain.progress().flushes => Some(if ipvs::is_loaded() {
+        Some(proxy::Mode::Ipvs) if !context.drain.progress().flushes => Some(if ipvs::is_loaded() {
             "net.ipv4.vs.expire_nodest_conn is 0: IPVS holds on to connections"
         } else {
             "kube-proxy is in IPVS mode, but IPVS is not loaded"
@@ -106,30 +106,30 @@ fn unwanted(ground: &Ground) -> Option<Cow<'static, str>> {
 }
 
 struct Worker {
-    ground: Ground,
+    context: RescueContext,
     rescues: Rescues,
 }
 
 impl Worker {
     fn run(mut self, stop: &AtomicBool, crew: &Crew) -> anyhow::Result<()> {
-        let lane = Lane::start(&self.ground, crew)?;
+        let lane = Lane::start(&self.context, crew)?;
         let outcome = self.take_packets(stop, &lane);
         lane.end();
         outcome
     }
 
     fn take_packets(&mut self, stop: &AtomicBool, lane: &Lane) -> anyhow::Result<()> {
-        let state = Arc::clone(&self.ground.state);
+        let state = Arc::clone(&self.context.state);
         let mut helper: Option<Helper> = None;
         let mut tried: Option<Instant> = None;
         let mut leased = 0;
-        let mut budget = Budget::new(self.ground.sight.settings.rescue_per_second);
+        let mut budget = Budget::new(self.context.sight.settings.rescue_per_second);
         let mut looked = 0;
         while !stop.load(Ordering::Relaxed) {
-            let unwanted = unwanted(&self.ground).map(Cow::into_owned);
+            let unwanted = unwanted(&self.context).map(Cow::into_owned);
             if unwanted.is_none() && helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
                 tried = Some(Instant::now());
-                match Helper::open(self.ground.clone(), Sticky::HandOn(lane.packets.clone())) {
+                match Helper::open(self.context.clone(), Sticky::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
                     Err(error) => state.set_idle(Some(format!("{error:#}"))),
                 }

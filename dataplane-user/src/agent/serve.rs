@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Change, Changed, Done, Input, NewClaim, SaveState, Source},
+    enforce::{Change, Changed, ClaimSource, Done, Input, NewClaim, SaveState},
     flags::monotonic_ns,
     report::{Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
@@ -84,7 +84,7 @@ impl Requests {
         }
         let challenging = self.shown.follow_up.request(&node);
         let claim = NewClaim {
-            source: Source::Cli,
+            source: ClaimSource::Cli,
             by: by.as_str().into(),
             reason: reason.as_str().into(),
             evidence: None,
@@ -145,7 +145,7 @@ impl Requests {
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {
-        let withdrawn = Command::Claim(node.as_str().into(), Change::Withdraw(Source::Cli));
+        let withdrawn = Command::Claim(node.as_str().into(), Change::Withdraw(ClaimSource::Cli));
         let done = self.ask(withdrawn, &node).await?;
         let was_flagged = matches!(done.changed, Changed::Withdrawn { was: true });
         let mut warnings = Vec::new();

@@ -7,7 +7,7 @@ use crate::{
     cluster::NodeName,
     dataplane::{self, probe::Findings},
     drain::GuardKind,
-    enforce::{Auto, Share, Told},
+    enforce::{Auto, EnforcerSettings, Share},
     plan::{
         Answer, Mode, Policy,
         audit::{Cidr, Kind},
@@ -95,8 +95,8 @@ impl Settings {
     }
 
     /// The settings that `verdicts` must know.
-    pub(super) fn told(&self, own: NodeName) -> Told {
-        Told {
+    pub(super) fn enforcer_settings(&self, own: NodeName) -> EnforcerSettings {
+        EnforcerSettings {
             own,
             mode: self.mode,
             auto: self.auto,

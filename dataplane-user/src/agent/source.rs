@@ -1,12 +1,12 @@
 //! The source of views: what is known at the start, and how it is followed from then on.
 
 mod file;
-mod ground;
 mod objects;
+mod sink;
 
 use std::{path::PathBuf, sync::Arc};
 
-pub(super) use ground::Ground;
+pub(super) use sink::SourceSink;
 use tokio::sync::watch;
 
 use super::{builder::Builds, settings::Settings, threads::Crew, told::SourceRow};
@@ -67,12 +67,12 @@ impl Followed {
         match self.0 {
             Kind::File(file) => {
                 let (row, told) = watch::channel(file.row());
-                crew.task("source", file::follow(file, Ground { builds, row }, crew.clone()));
+                crew.task("source", file::follow(file, SourceSink { builds, row }, crew.clone()));
                 told
             }
             Kind::Objects(objects) => {
                 let (row, told) = watch::channel(SourceRow::default());
-                objects.follow(Ground { builds, row });
+                objects.follow(SourceSink { builds, row });
                 told
             }
         }

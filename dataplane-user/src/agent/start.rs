@@ -28,7 +28,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, NodeName},
     dataplane::{Attach, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings},
-    enforce::{Enforcer, Epoch, InMaps, Input, Source},
+    enforce::{ClaimSource, Enforcer, Epoch, InMaps, Input},
     flags::{FlagStore, now},
     plan::Indices,
     proxy::{self, Judgement},
@@ -55,10 +55,10 @@ impl Inherited {
         records::adopted(&adopted);
         let (writer, pinned) = pinned(settings);
         // The own node is not known before the view.
-        let told = settings.told(NodeName::default());
+        let enforcer_settings = settings.enforcer_settings(NodeName::default());
         // This must be known before anything is renewed: verdicts that an earlier agent wrote by `--force` may be left.
         let replacement = proxy::replacement();
-        let enforcer = Enforcer::bridge(pinned, adopted.saved, told, replacement, now());
+        let enforcer = Enforcer::bridge(pinned, adopted.saved, enforcer_settings, replacement, now());
         let work = Arc::new(Slot::default());
         let lines = lines::start(crew)?;
         let store = Arc::clone(&work);
@@ -71,7 +71,7 @@ impl Inherited {
     /// Tells what the source flags, once the source was read: these claims are renewed too.
     pub(super) fn know_flags(&self, view: &ClusterView) {
         let claims = flags_of(view);
-        self.verdicts.inbox.tell(Input::Replace { source: Source::File, claims });
+        self.verdicts.inbox.tell(Input::Replace { source: ClaimSource::File, claims });
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     threads::{Crew, Priority},
 };
 use crate::{
-    enforce::{Input, Source, ToSave},
+    enforce::{ClaimSource, Input, ToSave},
     flags::{FlagStore, monotonic_ns},
 };
 
@@ -135,7 +135,7 @@ impl Keeper {
         let result = self.store.save(&saved).map_err(|error| error.to_string());
         self.writing.0.store(0, Ordering::Relaxed);
         // Flags of the cluster's source come by themselves, and bring no lost flag back.
-        if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != Source::File) {
+        if result.is_ok() && saved.claims.iter().any(|(_, claim)| claim.source != ClaimSource::File) {
             self.lost = None;
         }
         let problem = result.as_ref().err().map(|error| unsaved(error)).or_else(|| self.lost.clone());
@@ -157,13 +157,13 @@ mod tests {
         flags::now,
     };
 
-    fn claim(source: Source) -> Claim {
+    fn claim(source: ClaimSource) -> Claim {
         let new =
             NewClaim { source, by: "".into(), reason: "".into(), evidence: None, lasts: None, until: None };
         Claim::raise(new, None, now())
     }
 
-    fn saved(source: Source) -> Option<(u64, ToSave)> {
+    fn saved(source: ClaimSource) -> Option<(u64, ToSave)> {
         let claim = ShownClaim { standing: Standing::Enforced, claim: claim(source) };
         let claims: ShownClaims = [("b".into(), [claim].into())].into_iter().collect();
         Some((1, ToSave { claims, released: Vec::new(), gone: Gone::default() }))
@@ -184,12 +184,12 @@ mod tests {
                 _ => panic!("no answer"),
             }
         };
-        answer(saved(Source::File)).unwrap();
+        answer(saved(ClaimSource::File)).unwrap();
         assert_eq!(store.problem.borrow().as_deref(), Some("lost"));
-        answer(saved(Source::Cli)).unwrap();
+        answer(saved(ClaimSource::Cli)).unwrap();
         assert_eq!(store.problem.borrow().as_deref(), None);
         std::fs::remove_dir_all(folder.path()).unwrap();
-        let error = answer(saved(Source::Cli)).unwrap_err();
+        let error = answer(saved(ClaimSource::Cli)).unwrap_err();
         assert_eq!(store.problem.borrow().as_deref(), Some(unsaved(&error).as_str()));
         store.end(Duration::from_secs(60));
     }

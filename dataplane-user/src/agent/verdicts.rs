@@ -76,7 +76,7 @@ impl Verdicts {
             failed: false,
             troubled: false,
             published: None,
-            told: Told::default(),
+            announced: Announced::default(),
             ending: false,
         };
         // This thread has precedence because the threads that rescue and drain have it: on one processor they would hold up the
@@ -103,7 +103,7 @@ impl Drop for Verdicts {
 
 /// The parts of the last snapshot that decide who is told of the next one.
 #[derive(Default)]
-struct Told {
+struct Announced {
     view: Option<Epoch>,
     /// The own node is claimed: its pods' devices are to be attached.
     own: bool,
@@ -135,7 +135,7 @@ struct Driver {
     troubled: bool,
     /// The snapshot that was made known in this pass.
     published: Option<Arc<enforce::World>>,
-    told: Told,
+    announced: Announced,
     ending: bool,
 }
 
@@ -290,16 +290,18 @@ impl Driver {
     fn tell(&mut self, world: &enforce::World) {
         let Some(open) = &self.outlets else { return };
         let Outlets { world: all, bells, .. } = &open.outlets;
-        let told =
-            Told { view: world.view.as_ref().map(|view| view.epoch), own: all.now().is_claimed(&open.own) };
+        let announced = Announced {
+            view: world.view.as_ref().map(|view| view.epoch),
+            own: all.now().is_claimed(&open.own),
+        };
         bells.ring();
-        if told.view != self.told.view {
+        if announced.view != self.announced.view {
             bells.view_changed.notify_one();
         }
-        if told.own != self.told.own {
+        if announced.own != self.announced.own {
             bells.looks.ask();
         }
-        self.told = told;
+        self.announced = announced;
     }
 
     /// Renews the lease after verdicts were renewed: what is drained from IPVS holds as long as verdicts do. The lease is renewed whatever

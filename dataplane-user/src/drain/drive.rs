@@ -9,7 +9,7 @@ use super::{Book, Tables};
 use crate::{
     ipvs::{self, Change, Service, ServiceKey},
     ledger::{self, Record},
-    plan::drain::{Act, Drain, Flagged, Ground},
+    plan::drain::{Act, Drain, DrainSettings, Flagged},
 };
 
 /// Changes made at once. Between two batches the lease is looked at, and others may change the tables.
@@ -111,8 +111,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
     }
 
     /// Says how the kernel is set now.
-    pub fn set_ground(&mut self, ground: Ground) {
-        if self.machine.set_ground(ground, self.tables.now()) {
+    pub fn set_settings(&mut self, settings: DrainSettings) {
+        if self.machine.set_settings(settings, self.tables.now()) {
             self.read_all();
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     flags::monotonic_ns,
     ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Outcome, Protocol, Service, ServiceKey},
     ledger::Pair,
-    plan::drain::{Counts, Ground},
+    plan::drain::{Counts, DrainSettings},
     sysctl,
 };
 
@@ -152,8 +152,8 @@ fn deleted_datagrams(changes: &[Change], outcomes: &[Outcome]) -> HashSet<Pair> 
 }
 
 /// How the kernel is set in the calling thread's network namespace.
-pub fn ground(enforce: bool) -> Ground {
-    Ground { enforce, flushes: is_on("expire_nodest_conn") }
+pub fn drain_settings(enforce: bool) -> DrainSettings {
+    DrainSettings { enforce, flushes: is_on("expire_nodest_conn") }
 }
 
 /// Whether a switch of IPVS is on.

@@ -22,7 +22,7 @@ pub use ending::{Reopened, RestoredAtEnd, Surroundings, restore_within};
 pub use ends::Ends;
 pub use guard::{GuardError, guard, guard_child, spawn_guard};
 pub use hands::{Book, Tables};
-pub use kernel::{Kernel, Known, ground, pair_of};
+pub use kernel::{Kernel, Known, drain_settings, pair_of};
 pub use lapsed::{restore_all, restore_entries, restore_named};
 pub use lease::holds;
 pub use restore::{Restored, restore};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     cluster::{self, NodeName},
-    enforce::{Claim, First, LimitScope, Now, Saved, Source},
+    enforce::{Claim, ClaimSource, First, LimitScope, Now, Saved},
 };
 
 const VERSION: u32 = 2;
@@ -69,7 +69,7 @@ struct StoredClaim {
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "Word", into = "Word")]
-struct StoredSource(Source);
+struct StoredSource(ClaimSource);
 
 /// The source of a claim as it stands in the file: a word, or the name of another system.
 #[derive(Serialize, Deserialize)]
@@ -126,7 +126,7 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
     // Only the CLI's claims are dropped once they are over. A claim of the source stays, as it does in memory: the source may still have
     // it, and a wall clock that was set back must not extend it. An automatic claim stays too: where a limit withheld it, its cause must
     // not raise it as a new one.
-    let holds = |claim: &Claim| claim.source != Source::Cli || !claim.ended(now);
+    let holds = |claim: &Claim| claim.source != ClaimSource::Cli || !claim.ended(now);
     let claims = stored.claims.into_iter().map(StoredClaim::read).filter(|(_, claim)| holds(claim));
     let released = stored
         .released
@@ -171,7 +171,7 @@ impl Flags {
     fn upgraded(self, now: Now) -> Stored {
         let claim = |flag: Flag| StoredClaim {
             node: flag.node,
-            source: StoredSource(Source::Cli),
+            source: StoredSource(ClaimSource::Cli),
             by: String::new(),
             reason: flag.reason,
             evidence: None,
@@ -222,7 +222,7 @@ impl StoredClaim {
 }
 
 impl StoredGone {
-    fn of(node: &NodeName, source: &Source, first: First) -> Self {
+    fn of(node: &NodeName, source: &ClaimSource, first: First) -> Self {
         Self {
             node: node.clone(),
             source: StoredSource(source.clone()),
@@ -231,7 +231,7 @@ impl StoredGone {
         }
     }
 
-    fn read(self) -> (NodeName, Source, First) {
+    fn read(self) -> (NodeName, ClaimSource, First) {
         let first = First { since: self.since, raised: Duration::from_nanos(self.raised_boot_ns) };
         (self.node, self.source.0, first)
     }
@@ -240,11 +240,11 @@ impl StoredGone {
 impl From<StoredSource> for Word {
     fn from(source: StoredSource) -> Self {
         let word = match source.0 {
-            Source::Cli => CLI,
-            Source::File => OF_SOURCE,
-            Source::External(name) => return Self::Other { external: name.to_string() },
-            Source::Hung => HUNG,
-            Source::Unreachable => UNREACHABLE,
+            ClaimSource::Cli => CLI,
+            ClaimSource::File => OF_SOURCE,
+            ClaimSource::External(name) => return Self::Other { external: name.to_string() },
+            ClaimSource::Hung => HUNG,
+            ClaimSource::Unreachable => UNREACHABLE,
         };
         Self::Known(word.to_owned())
     }
@@ -255,12 +255,12 @@ impl TryFrom<Word> for StoredSource {
 
     fn try_from(word: Word) -> Result<Self, String> {
         Ok(Self(match word {
-            Word::Known(word) if word == CLI => Source::Cli,
-            Word::Known(word) if word == OF_SOURCE => Source::File,
-            Word::Known(word) if word == HUNG => Source::Hung,
-            Word::Known(word) if word == UNREACHABLE => Source::Unreachable,
+            Word::Known(word) if word == CLI => ClaimSource::Cli,
+            Word::Known(word) if word == OF_SOURCE => ClaimSource::File,
+            Word::Known(word) if word == HUNG => ClaimSource::Hung,
+            Word::Known(word) if word == UNREACHABLE => ClaimSource::Unreachable,
             Word::Known(word) => return Err(format!("unknown source `{word}`")),
-            Word::Other { external } => Source::External(external.into()),
+            Word::Other { external } => ClaimSource::External(external.into()),
         }))
     }
 }

@@ -10,8 +10,8 @@ use super::*;
 use crate::{
     cluster::NodeName,
     enforce::{
-        Auto, Change, Claim, Enforcer, Event, First, Input, LimitScope, NewClaim, Now, Output, Saved, Share,
-        Source, Told,
+        Auto, Change, Claim, ClaimSource, Enforcer, EnforcerSettings, Event, First, Input, LimitScope,
+        NewClaim, Now, Output, Saved, Share,
     },
     plan::Mode,
 };
@@ -20,7 +20,7 @@ fn at(wall: i64, boot: u64) -> Now {
     Now { mono: 0, boot: Duration::from_secs(boot), wall: Timestamp::from_second(wall).unwrap() }
 }
 
-fn claim(source: Source, ends: Option<u64>) -> Claim {
+fn claim(source: ClaimSource, ends: Option<u64>) -> Claim {
     Claim {
         source,
         by: "root".into(),
@@ -41,18 +41,18 @@ fn first(seconds: u64) -> First {
 /// Claims of each kind, none of which is over before a boot time of 60 s.
 fn saved() -> Saved {
     let until = Some(Timestamp::from_second(2_000).unwrap());
-    let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(Source::Hung, Some(60)) };
+    let hung = Claim { evidence: Some("12 answers owed".into()), ..claim(ClaimSource::Hung, Some(60)) };
     Saved {
         claims: vec![
-            ("a".into(), claim(Source::Cli, None)),
-            ("a".into(), Claim { until, ..claim(Source::File, Some(70)) }),
-            ("b".into(), claim(Source::External("cloud".into()), Some(60))),
+            ("a".into(), claim(ClaimSource::Cli, None)),
+            ("a".into(), Claim { until, ..claim(ClaimSource::File, Some(70)) }),
+            ("b".into(), claim(ClaimSource::External("cloud".into()), Some(60))),
             ("b".into(), hung),
             (
                 "c".into(),
                 Claim {
                     ends: Some(Duration::from_nanos(60_000_000_001)),
-                    ..claim(Source::Unreachable, None)
+                    ..claim(ClaimSource::Unreachable, None)
                 },
             ),
         ],
@@ -62,14 +62,14 @@ fn saved() -> Saved {
             (LimitScope::Pool("front".into()), Duration::from_secs(7)),
         ],
         gone: vec![
-            ("b".into(), Source::External("cloud".into()), first(4)),
-            ("d".into(), Source::Hung, first(5)),
+            ("b".into(), ClaimSource::External("cloud".into()), first(4)),
+            ("d".into(), ClaimSource::Hung, first(5)),
         ],
     }
 }
 
 fn one() -> Saved {
-    Saved { claims: vec![("a".into(), claim(Source::Cli, None))], ..Saved::default() }
+    Saved { claims: vec![("a".into(), claim(ClaimSource::Cli, None))], ..Saved::default() }
 }
 
 fn boot_id() -> String {
@@ -148,7 +148,7 @@ fn all_claims_survive_in_their_file() {
 fn a_flag_that_is_over_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
-    let flag = ("z".into(), claim(Source::Cli, Some(60)));
+    let flag = ("z".into(), claim(ClaimSource::Cli, Some(60)));
     let with =
         |flags: &[(NodeName, Claim)]| Saved { claims: [&saved().claims[..], flags].concat(), ..saved() };
     store.save(&with(std::slice::from_ref(&flag))).unwrap();
@@ -166,12 +166,12 @@ fn a_flag_that_is_over_is_left() {
 fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
-    let withheld = claim(Source::Hung, Some(40));
+    let withheld = claim(ClaimSource::Hung, Some(40));
     let released = vec![(LimitScope::Whole, Duration::from_secs(15))];
     let claims = vec![("b".into(), withheld.clone())];
     store.save(&Saved { claims, released, ..Saved::default() }).unwrap();
     let now = at(1_000, 60);
-    let told = Told {
+    let settings = EnforcerSettings {
         own: "a".into(),
         mode: Mode::Enforce,
         auto: Auto::Enforce,
@@ -180,10 +180,10 @@ fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back(
         max_view_age: None,
         force: false,
     };
-    let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, told, None, now);
+    let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, settings, None, now);
     enforcer.handle(Input::Tick, now);
     let raised = NewClaim {
-        source: Source::Hung,
+        source: ClaimSource::Hung,
         by: "".into(),
         reason: "".into(),
         evidence: None,
@@ -208,7 +208,7 @@ fn flags_of_the_first_version_are_read() {
     let adopted = store.adopt(at(2_000, 20)).unwrap();
     assert_eq!(adopted.problem, None);
     let flag = |reason: &str, since: i64, ends: Option<u64>| Claim {
-        source: Source::Cli,
+        source: ClaimSource::Cli,
         by: "".into(),
         reason: reason.into(),
         evidence: None,
@@ -285,7 +285,7 @@ fn what_could_not_be_read_again_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
     store.save(&one()).unwrap();
-    let long = Claim { reason: "x".repeat(16 << 20).into(), ..claim(Source::File, None) };
+    let long = Claim { reason: "x".repeat(16 << 20).into(), ..claim(ClaimSource::File, None) };
     let saved = Saved { claims: vec![("a".into(), long)], ..Saved::default() };
     let error = store.save(&saved).unwrap_err().to_string();
     assert!(error.ends_with("; the limit is 16777216"), "{error}");

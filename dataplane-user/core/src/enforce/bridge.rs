@@ -17,7 +17,7 @@ use super::{
     output::Output,
     pending::Requests,
     place::{Place, cuts},
-    settings::Told,
+    settings::EnforcerSettings,
     views::Views,
     world::World,
 };
@@ -36,7 +36,7 @@ impl Enforcer {
     pub fn bridge(
         pinned: Vec<(u32, NodeEntry)>,
         saved: Saved,
-        told: Told,
+        settings: EnforcerSettings,
         replacement: Option<Replacement>,
         now: Now,
     ) -> Self {
@@ -44,12 +44,12 @@ impl Enforcer {
         let bridged = pinned.iter().filter(|(_, entry)| alive(entry)).copied().collect();
         let places = pinned.into_iter().map(|(index, entry)| (index, Place::found(index, entry, now.mono)));
         let mut this = Self {
-            claims: Claims::new(told.clone(), saved),
-            age: Age::new(told.max_view_age, now),
+            claims: Claims::new(settings.clone(), saved),
+            age: Age::new(settings.max_view_age, now),
             replacement: None,
             mode_changed: None,
             confirmed: 0,
-            told,
+            settings,
             now,
             bridged: Some(bridged),
             bridging: VecDeque::new(),
@@ -129,7 +129,7 @@ impl Enforcer {
         let mode = if claim.source.automatic() {
             // The node's scopes are not known yet: any scope whose automatic claims are withheld withholds this one.
             let withheld = self.claims.is_withheld(node, claim.raised, self.now);
-            self.told.auto.under(self.most()).filter(|_| !withheld)
+            self.settings.auto.under(self.most()).filter(|_| !withheld)
         } else {
             Some(self.most())
         };

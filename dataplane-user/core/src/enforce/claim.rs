@@ -13,7 +13,7 @@ pub(crate) const AUTOMATIC_LASTS: Duration = Duration::from_secs(30);
 
 /// Who holds a claim. A node has at most one claim of each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub enum ClaimSource {
     /// `nodefence flag`.
     Cli,
     /// What the cluster's source flags.
@@ -42,7 +42,7 @@ pub enum ClaimCause {
     Unreachable,
 }
 
-impl Source {
+impl ClaimSource {
     /// The cause of this source's claims.
     pub const fn cause(&self) -> ClaimCause {
         match self {
@@ -63,7 +63,7 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewClaim {
     /// Who holds it.
-    pub source: Source,
+    pub source: ClaimSource,
     /// Who wants it, in words: a user, a controller.
     pub by: Arc<str>,
     /// Why, in words; may be empty.
@@ -81,7 +81,7 @@ impl NewClaim {
     /// A flag of the cluster's source.
     pub fn of_file(flag: &FileFlag) -> Self {
         Self {
-            source: Source::File,
+            source: ClaimSource::File,
             by: "".into(),
             reason: flag.reason.as_str().into(),
             evidence: None,
@@ -95,7 +95,7 @@ impl NewClaim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Who holds it.
-    pub source: Source,
+    pub source: ClaimSource,
     /// Who wants it, in words.
     pub by: Arc<str>,
     /// Why, in words.
@@ -118,7 +118,7 @@ impl Claim {
         let automatic = new.source.automatic();
         let goes_on = before.filter(|before| match before.source {
             // Reading the file again does not move a flag's end, even where the wall clock was set meanwhile.
-            Source::File => before.until == new.until,
+            ClaimSource::File => before.until == new.until,
             _ => automatic && !before.ended(now),
         });
         let (since, raised) = goes_on.map_or((now.wall, now.boot), |before| (before.since, before.raised));
@@ -126,7 +126,7 @@ impl Claim {
         let by_boot = lasts.map(|lasts| now.boot.saturating_add(lasts));
         let by_wall = new.until.map(|until| now.boot.saturating_add(left(until, now)));
         let ends = match goes_on {
-            Some(before) if before.source == Source::File => before.ends,
+            Some(before) if before.source == ClaimSource::File => before.ends,
             _ => by_boot.into_iter().chain(by_wall).min(),
         };
         Self {
@@ -188,5 +188,5 @@ pub struct Saved {
     /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
     pub released: Vec<(LimitScope, Duration)>,
     /// Claims that are gone and were withheld, and when each was first raised.
-    pub gone: Vec<(NodeName, Source, First)>,
+    pub gone: Vec<(NodeName, ClaimSource, First)>,
 }

@@ -8,15 +8,15 @@ use std::{
 
 use super::{
     changes::Changes,
-    claim::{Claim, NewClaim, Saved, Source},
+    claim::{Claim, ClaimSource, NewClaim, Saved},
     decision::Decision,
     gone::Gone,
     held::Held,
-    limits::{Counted, Limits, Verdict, Withheld},
+    limits::{Counted, LimitChange, Limits, Withheld},
     now::Now,
     output::Event,
     scope::LimitScope,
-    settings::Told,
+    settings::EnforcerSettings,
     shown::{ShownClaims, ToSave},
     standing::{ShownClaim, Standing},
     view::{Member, NewView},
@@ -27,13 +27,13 @@ use crate::{cluster::NodeName, plan::Mode};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Crossed {
     pub(super) scope: LimitScope,
-    pub(super) verdict: Verdict,
+    pub(super) change: LimitChange,
 }
 
 /// All claims of all nodes.
 #[derive(Debug)]
 pub(super) struct Claims {
-    told: Told,
+    settings: EnforcerSettings,
     held: Held,
     limits: Limits,
     /// Claims that were withheld and are gone.
@@ -56,12 +56,12 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn new(told: Told, saved: Saved) -> Self {
+    pub(super) fn new(settings: EnforcerSettings, saved: Saved) -> Self {
         Self {
-            limits: Limits::new(told.limit, saved.released),
+            limits: Limits::new(settings.limit, saved.released),
             gone: saved.gone.into_iter().collect(),
-            most: told.mode,
-            told,
+            most: settings.mode,
+            settings,
             held: saved.claims.into_iter().collect(),
             file_changed: true,
             members: Arc::default(),
@@ -77,7 +77,7 @@ impl Claims {
     }
 
     /// The claim of a source on a node.
-    pub(super) fn get(&self, node: &str, source: &Source) -> Option<&Claim> {
+    pub(super) fn get(&self, node: &str, source: &ClaimSource) -> Option<&Claim> {
         self.held.get(node, source)
     }
 
@@ -117,9 +117,9 @@ impl Claims {
     }
 
     /// Puts a claim in place of the source's claim.
-    pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>, now: Now) {
+    pub(super) fn put(&mut self, node: &NodeName, source: &ClaimSource, claim: Option<Claim>, now: Now) {
         // A claim that is over is not held, except the file's, which still stands in the file.
-        let claim = claim.filter(|claim| *source == Source::File || !claim.ended(now));
+        let claim = claim.filter(|claim| *source == ClaimSource::File || !claim.ended(now));
         let before = self.get(node, source);
         if before == claim.as_ref() {
             return;
@@ -140,7 +140,7 @@ impl Claims {
     }
 
     /// Withdraws a claim. Whether there was one.
-    pub(super) fn withdraw(&mut self, node: &NodeName, source: &Source, now: Now) -> bool {
+    pub(super) fn withdraw(&mut self, node: &NodeName, source: &ClaimSource, now: Now) -> bool {
         let was = self.get(node, source).is_some();
         if was {
             self.put(node, source, None, now);
@@ -151,7 +151,7 @@ impl Claims {
     /// Replaces all claims of a source. Returns the nodes that it newly claims, and those that it claims no more.
     pub(super) fn replace(
         &mut self,
-        source: &Source,
+        source: &ClaimSource,
         new: Vec<(NodeName, NewClaim)>,
         now: Now,
     ) -> (Vec<NodeName>, Vec<NodeName>) {
@@ -170,7 +170,7 @@ impl Claims {
     }
 
     /// Drops claims that are over, and returns them. A claim of the file stays, since it still stands in the file.
-    pub(super) fn expire(&mut self, now: Now) -> Vec<(NodeName, Source)> {
+    pub(super) fn expire(&mut self, now: Now) -> Vec<(NodeName, ClaimSource)> {
         if self.next_end.is_none_or(|end| end > now.mono) {
             return Vec::new();
         }
@@ -188,7 +188,7 @@ impl Claims {
 
     fn find_next_end(&mut self, now: Now) {
         // A claim that is over is to be dropped at once, except the file's.
-        let stays = |claim: &&Claim| claim.source == Source::File && claim.ended(now);
+        let stays = |claim: &&Claim| claim.source == ClaimSource::File && claim.ended(now);
         let claims = self.held.iter().flat_map(|(_, claims)| claims).filter(|claim| !stays(claim));
         let left = claims.filter_map(|claim| claim.remaining(now)).min();
         self.next_end = left.map(|left| now.later(left));
@@ -239,10 +239,10 @@ impl Claims {
         }
         let mut crossed = Vec::new();
         for scope in scopes {
-            let verdict = self.limits.evaluate(&scope, now);
-            if verdict != Verdict::Same {
+            let change = self.limits.evaluate(&scope, now);
+            if change != LimitChange::Same {
                 names.extend(self.limits.automatic(&scope).cloned());
-                crossed.push(Crossed { scope, verdict });
+                crossed.push(Crossed { scope, change });
             }
         }
         if self.limits.withheld().next().is_none() {
@@ -261,7 +261,7 @@ impl Claims {
     fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
         let member = self.members.get(node)?;
         let claims = || self.held.of(node).iter().filter(|claim| !claim.ended(now));
-        let counts = self.told.auto.under(self.most).is_some();
+        let counts = self.settings.auto.under(self.most).is_some();
         let automatic = claims().filter(|claim| counts && claim.source.automatic());
         let counted = Counted {
             person: claims().any(|claim| !claim.source.automatic()),
@@ -285,7 +285,7 @@ impl Claims {
         let before = self.shown.of(node);
         if *before != *shown {
             let mut sources = before.iter().chain(shown.iter()).map(|shown| &shown.claim.source);
-            self.file_changed |= sources.any(|source| *source == Source::File);
+            self.file_changed |= sources.any(|source| *source == ClaimSource::File);
             self.shown.put(node, shown);
         }
     }
@@ -296,7 +296,7 @@ impl Claims {
         }
         let Some(member) = member else { return Standing::Unknown };
         let mode = if claim.source.automatic() {
-            let Some(mode) = self.told.auto.under(self.most) else { return Standing::Off };
+            let Some(mode) = self.settings.auto.under(self.most) else { return Standing::Off };
             let by: Vec<LimitScope> =
                 member.scopes().filter(|scope| self.limits.withholds(scope, claim.raised)).collect();
             if !by.is_empty() {

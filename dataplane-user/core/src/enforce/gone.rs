@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::claim::{Claim, First, Source};
+use super::claim::{Claim, ClaimSource, First};
 use crate::cluster::NodeName;
 
 /// How many claims are remembered: more than three sources have in the largest cluster. Claims beyond that are forgotten.
@@ -10,7 +10,7 @@ const MOST: usize = 16_384;
 
 /// When withheld claims were first raised, by node and source. A clone costs nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Gone(Arc<BTreeMap<(NodeName, Source), First>>);
+pub struct Gone(Arc<BTreeMap<(NodeName, ClaimSource), First>>);
 
 impl Gone {
     /// Remembers a claim that is gone.
@@ -22,7 +22,7 @@ impl Gone {
     }
 
     /// When the source's claim on the node was first raised, where that is remembered.
-    pub(super) fn first(&self, node: &NodeName, source: &Source) -> Option<First> {
+    pub(super) fn first(&self, node: &NodeName, source: &ClaimSource) -> Option<First> {
         if self.0.is_empty() {
             return None;
         }
@@ -37,13 +37,13 @@ impl Gone {
     }
 
     /// All remembered claims, by the nodes' names.
-    pub fn iter(&self) -> impl Iterator<Item = (&NodeName, &Source, &First)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&NodeName, &ClaimSource, &First)> {
         self.0.iter().map(|((node, source), first)| (node, source, first))
     }
 }
 
-impl FromIterator<(NodeName, Source, First)> for Gone {
-    fn from_iter<I: IntoIterator<Item = (NodeName, Source, First)>>(all: I) -> Self {
+impl FromIterator<(NodeName, ClaimSource, First)> for Gone {
+    fn from_iter<I: IntoIterator<Item = (NodeName, ClaimSource, First)>>(all: I) -> Self {
         let all = all.into_iter().take(MOST).map(|(node, source, first)| ((node, source), first));
         Self(Arc::new(all.collect()))
     }
@@ -61,11 +61,11 @@ mod tests {
     fn it_is_bounded() {
         let first = First { since: Timestamp::UNIX_EPOCH, raised: Duration::from_secs(1) };
         let all = |extra: usize| {
-            (0..MOST + extra).map(move |number| (format!("n{number}").into(), Source::Hung, first))
+            (0..MOST + extra).map(move |number| (format!("n{number}").into(), ClaimSource::Hung, first))
         };
         let mut gone: Gone = all(0).collect();
         let claim = Claim {
-            source: Source::Hung,
+            source: ClaimSource::Hung,
             by: "".into(),
             reason: "".into(),
             evidence: None,
@@ -75,10 +75,10 @@ mod tests {
             until: None,
         };
         gone.note(&"more".into(), &claim);
-        assert_eq!((gone.iter().count(), gone.first(&"more".into(), &Source::Hung)), (MOST, None));
+        assert_eq!((gone.iter().count(), gone.first(&"more".into(), &ClaimSource::Hung)), (MOST, None));
         // A claim that is remembered already takes no more room.
         gone.note(&"n7".into(), &claim);
-        assert_eq!(gone.first(&"n7".into(), &Source::Hung).unwrap().raised, Duration::from_secs(2));
+        assert_eq!(gone.first(&"n7".into(), &ClaimSource::Hung).unwrap().raised, Duration::from_secs(2));
         gone.forget();
         gone.note(&"more".into(), &claim);
         assert_eq!(gone.iter().count(), 1);

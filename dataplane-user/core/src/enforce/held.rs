@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    claim::{Claim, Source},
+    claim::{Claim, ClaimSource},
     now::Now,
 };
 use crate::cluster::NodeName;
@@ -18,7 +18,7 @@ pub(super) struct Held {
 
 impl Held {
     /// The claim of a source on a node.
-    pub(super) fn get(&self, node: &str, source: &Source) -> Option<&Claim> {
+    pub(super) fn get(&self, node: &str, source: &ClaimSource) -> Option<&Claim> {
         self.of(node).iter().find(|claim| claim.source == *source)
     }
 
@@ -28,8 +28,8 @@ impl Held {
     }
 
     /// Puts a claim in place of the source's claim.
-    pub(super) fn put(&mut self, node: &NodeName, source: &Source, claim: Option<Claim>) {
-        if *source == Source::File {
+    pub(super) fn put(&mut self, node: &NodeName, source: &ClaimSource, claim: Option<Claim>) {
+        if *source == ClaimSource::File {
             if claim.is_some() {
                 self.in_file.insert(node.clone());
             } else {
@@ -53,7 +53,7 @@ impl Held {
             if claims.iter().any(|claim| claim.ended(now)) {
                 nodes.push(node.clone());
             }
-            let ended = claims.extract_if(.., |claim| claim.ended(now) && claim.source != Source::File);
+            let ended = claims.extract_if(.., |claim| claim.ended(now) && claim.source != ClaimSource::File);
             over.extend(ended.map(|claim| (node.clone(), claim)));
         }
         self.by_node.retain(|_, claims| !claims.is_empty());
@@ -71,16 +71,16 @@ impl Held {
     }
 
     /// The nodes that a source claims.
-    pub(super) fn nodes_of(&self, source: &Source) -> BTreeSet<NodeName> {
+    pub(super) fn nodes_of(&self, source: &ClaimSource) -> BTreeSet<NodeName> {
         match source {
-            Source::File => self.in_file.clone(),
+            ClaimSource::File => self.in_file.clone(),
             _ => self.nodes().filter(|node| self.get(node, source).is_some()).cloned().collect(),
         }
     }
 
     /// The file's claims, by node.
     pub(super) fn of_file(&self) -> impl Iterator<Item = (&NodeName, &Claim)> {
-        self.in_file.iter().filter_map(|node| Some((node, self.get(node, &Source::File)?)))
+        self.in_file.iter().filter_map(|node| Some((node, self.get(node, &ClaimSource::File)?)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
-    claim::{NewClaim, Source},
+    claim::{ClaimSource, NewClaim},
     now::{Epoch, Now, Ticket},
     settings::ChangedBy,
     view::NewView,
@@ -23,7 +23,7 @@ pub enum Change {
         force: bool,
     },
     /// It is taken back.
-    Withdraw(Source),
+    Withdraw(ClaimSource),
 }
 
 /// What the Enforcer is told.
@@ -33,7 +33,7 @@ pub enum Input {
     View {
         /// The view.
         view: Arc<NewView>,
-        /// The nodes that the view's source flags ([`Source::File`]), where these were read anew. The limits of the view hold for both.
+        /// The nodes that the view's source flags ([`ClaimSource::File`]), where these were read anew. The limits of the view hold for both.
         flags: Option<Vec<(NodeName, NewClaim)>>,
     },
     /// When the source last confirmed the view that it gave last, without giving another.
@@ -50,7 +50,7 @@ pub enum Input {
     /// All claims of a source.
     Replace {
         /// Which.
-        source: Source,
+        source: ClaimSource,
         /// What it claims.
         claims: Vec<(NodeName, NewClaim)>,
     },

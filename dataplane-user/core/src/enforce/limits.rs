@@ -64,9 +64,9 @@ pub(super) struct Limits {
     places: BTreeMap<NodeName, Vec<LimitScope>>,
 }
 
-/// The result of an evaluation.
+/// How an evaluation changed whether claims are withheld in a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LimitChange {
     /// Nothing changed.
     Same,
     /// The automatic claims of the scope are withheld from now on, also those that were withheld before.
@@ -130,9 +130,9 @@ impl Limits {
     }
 
     /// Compares what counts in a scope with its limit.
-    pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> Verdict {
+    pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> LimitChange {
         let allowed = self.allowed(scope);
-        let Some(state) = self.scopes.get_mut(scope) else { return Verdict::Same };
+        let Some(state) = self.scopes.get_mut(scope) else { return LimitChange::Same };
         let window = state.released.as_ref().filter(|withheld| withheld.lasts(now));
         let window = window.map(|withheld| withheld.since);
         let (counted, automatic) = match window {
@@ -147,13 +147,13 @@ impl Limits {
         if automatic > 0 && counted > allowed {
             let withheld = Withheld { scope: scope.clone(), since: now.boot, counted, allowed };
             state.released = Some(withheld);
-            return Verdict::Exceeded;
+            return LimitChange::Exceeded;
         }
         if state.released.is_some() && window.is_none() {
             state.released = None;
-            return Verdict::Over;
+            return LimitChange::Over;
         }
-        Verdict::Same
+        LimitChange::Same
     }
 
     /// Whether a claim that was first raised at `raised` is withheld in a scope.

@@ -9,16 +9,16 @@ use nodefence_common::NodeEntry;
 
 use super::{
     age::Age,
-    claim::Source,
+    claim::ClaimSource,
     claims::Claims,
     exempt::Exempt,
     input::Input,
-    limits::Verdict,
+    limits::LimitChange,
     now::{Epoch, Now, SECOND},
     output::{Event, Output},
     pending::Requests,
     place::{Before, Place, Work},
-    settings::{ChangedBy, Told},
+    settings::{ChangedBy, EnforcerSettings},
     views::Views,
     world::{Danger, World},
 };
@@ -38,7 +38,7 @@ pub(super) const BRIDGED_EVERY: u64 = SECOND / 2;
 /// and comes back in time ([`Enforcer::deadline`]).
 #[derive(Debug)]
 pub struct Enforcer {
-    pub(super) told: Told,
+    pub(super) settings: EnforcerSettings,
     pub(super) now: Now,
     /// Verdicts that were alive at the start; until the first view comes they are renewed by the nodes' names.
     pub(super) bridged: Option<Vec<(u32, NodeEntry)>>,
@@ -106,7 +106,7 @@ impl Enforcer {
         match input {
             Input::View { view, flags } => {
                 if let Some(claims) = flags {
-                    self.replace(Source::File, claims);
+                    self.replace(ClaimSource::File, claims);
                 }
                 self.view(view);
             }
@@ -115,7 +115,7 @@ impl Enforcer {
             Input::Replace { source, claims } => self.replace(source, claims),
             Input::Routes { own_attached } => {
                 self.own_attached = own_attached;
-                self.rewant(&self.told.own.clone());
+                self.rewant(&self.settings.own.clone());
             }
             Input::Replacement(found) => self.replaced_by(found),
             Input::Mode(mode, by) => self.change_mode(mode, by),
@@ -140,7 +140,7 @@ impl Enforcer {
 
     /// Sets the node that this agent runs on, where [`Enforcer::bridge`] was not told. To be called before the first view comes.
     pub fn know_own(&mut self, own: NodeName) {
-        self.told.own = own;
+        self.settings.own = own;
     }
 
     /// When (CLOCK_MONOTONIC, ns) the source last confirmed a published view, or an earlier one.
@@ -179,7 +179,7 @@ impl Enforcer {
                 self.renew();
             }
             if self.own_since.is_some_and(|since| since.saturating_add(SECOND) <= mono) {
-                self.rewant(&self.told.own.clone());
+                self.rewant(&self.settings.own.clone());
             }
             self.views.try_again(mono);
             self.settle();
@@ -212,10 +212,10 @@ impl Enforcer {
     pub(super) fn settle(&mut self) {
         let (names, crossed) = self.claims.settle(self.now);
         for crossed in crossed {
-            let event = match crossed.verdict {
-                Verdict::Exceeded => self.claims.withheld_in(&crossed.scope),
-                Verdict::Over => Some(Event::NoMoreWithheld(crossed.scope)),
-                Verdict::Same => None,
+            let event = match crossed.change {
+                LimitChange::Exceeded => self.claims.withheld_in(&crossed.scope),
+                LimitChange::Over => Some(Event::NoMoreWithheld(crossed.scope)),
+                LimitChange::Same => None,
             };
             let Some(event) = event else { continue };
             self.out.push_back(Output::Record(event));
@@ -234,7 +234,7 @@ impl Enforcer {
     pub(super) fn rewant(&mut self, name: &NodeName) {
         let decision = self.claims.decision(name).cloned();
         let cuts = decision.as_ref().is_some_and(|decision| decision.mode == Mode::Enforce);
-        if *name == self.told.own {
+        if *name == self.settings.own {
             self.own_since = cuts.then(|| self.own_since.unwrap_or(self.now.mono));
         }
         let Some(slot) = self.views.slot(name) else { return };
@@ -248,7 +248,7 @@ impl Enforcer {
         // The maps' content at the start was written by an earlier agent, which exempted what was needed then.
         let ready = self.views.written_since(since) || place.may_cut.is_some();
         let blocked = place.blocked.as_ref().is_some_and(|blocked| blocked.until > self.now.mono);
-        let waits = *name == self.told.own
+        let waits = *name == self.settings.own
             && place.may_cut.is_none()
             && !self.own_attached
             && self.own_since.is_some_and(|since| self.now.mono < since.saturating_add(SECOND));
@@ -340,8 +340,8 @@ impl Enforcer {
 
     /// Whether a source may change its claims now. A source that `asks` hears a refusal. One that only tells hears none and does not tell again: its changes count
     /// until another agent has the saved state.
-    pub(super) fn takes(&self, source: &Source, asks: bool) -> bool {
+    pub(super) fn takes(&self, source: &ClaimSource, asks: bool) -> bool {
         let closed = if asks { self.closing } else { self.requests.is_given() };
-        !closed || *source == Source::File
+        !closed || *source == ClaimSource::File
     }
 }

@@ -47,7 +47,7 @@ mod world;
 mod tests;
 
 pub use bearers::{Bearer, Bearers};
-pub use claim::{Claim, ClaimCause, First, NewClaim, Saved, Source};
+pub use claim::{Claim, ClaimCause, ClaimSource, First, NewClaim, Saved};
 pub use differing::Differing;
 pub use gone::Gone;
 pub use in_maps::InMaps;
@@ -59,7 +59,7 @@ pub use now::{Epoch, Now, Ticket};
 pub use output::{Changed, Done, Event, Outcome, Output, Refusal, SaveState, TablesPlan};
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
-pub use settings::{Auto, ChangedBy, Share, Told};
+pub use settings::{Auto, ChangedBy, EnforcerSettings, Share};
 pub use shown::{ShownClaims, ToSave};
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};

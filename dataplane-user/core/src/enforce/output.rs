@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use nodefence_common::{NodeEntry, PortKey};
 
 use super::{
-    claim::{Claim, Source},
+    claim::{Claim, ClaimSource},
     limits::Withheld,
     now::{Epoch, Ticket},
     scope::LimitScope,
@@ -137,7 +137,7 @@ pub enum Event {
     /// The source of this claim newly claims a node.
     Raised(NodeName, Claim),
     /// A source claims a node no more.
-    Withdrawn(NodeName, Source),
+    Withdrawn(NodeName, ClaimSource),
     /// The flags of the cluster's source changed.
     FileFlags {
         /// Nodes that the source newly flags.
@@ -146,7 +146,7 @@ pub enum Event {
         went: Vec<NodeName>,
     },
     /// A claim is over.
-    Over(NodeName, Source),
+    Over(NodeName, ClaimSource),
     /// Automatic claims of a scope exceed its limit: none is enforced there. These nodes have them.
     Withheld(Withheld, Vec<NodeName>),
     /// Automatic claims of a scope are withheld no more.

@@ -7,7 +7,7 @@ use nodefence_common::{Action, NodeEntry, Verdict};
 use super::{
     decision::Decision,
     now::{Epoch, SECOND},
-    settings::Told,
+    settings::EnforcerSettings,
 };
 use crate::{
     cluster::{Backend, NodeName},
@@ -172,7 +172,7 @@ impl Place {
     }
 
     /// The entry that this work writes.
-    pub(super) fn entry_for(&self, work: Work, told: &Told, now: u64) -> NodeEntry {
+    pub(super) fn entry_for(&self, work: Work, settings: &EnforcerSettings, now: u64) -> NodeEntry {
         let Some(owner) = &self.owner else {
             let healthy = NodeEntry { verdict: Verdict::Healthy as u32, action: 0, until: 0, ..self.entry };
             let unused = NodeEntry { name: [0; 28], ..healthy };
@@ -180,7 +180,7 @@ impl Place {
         };
         let wanted = self.want.as_ref().filter(|_| work != Work::Place);
         let mode = wanted.map_or(Mode::Enforce, |want| want.mode);
-        let policy = Policy { own_node: &told.own, mode, answer: told.answer };
+        let policy = Policy { own_node: &settings.own, mode, answer: settings.answer };
         let until = wanted.map(|want| verdict_until(now, left(want, now)));
         node_entry(&owner.name, owner.slot, &policy, until)
     }

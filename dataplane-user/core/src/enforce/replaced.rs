@@ -11,8 +11,8 @@ use crate::{plan::Mode, proxy::Replacement};
 impl Enforcer {
     /// The strongest mode now. An old view, and a program that forwards in kube-proxy's place, make it weaker than the mode that is set.
     pub(super) fn most(&self) -> Mode {
-        let replaced = self.replacement.is_some() && !self.told.force;
-        if self.age.is_over() || replaced { Mode::Observe } else { self.told.mode }
+        let replaced = self.replacement.is_some() && !self.settings.force;
+        if self.age.is_over() || replaced { Mode::Observe } else { self.settings.mode }
     }
 
     /// Takes note of what forwards in kube-proxy's place, or that nothing does.
@@ -21,7 +21,7 @@ impl Enforcer {
             return;
         }
         // In mode observe a replacement changes nothing.
-        if self.told.mode == Mode::Enforce {
+        if self.settings.mode == Mode::Enforce {
             let event = found.map_or(Event::NotReplaced, |found| self.beside(found));
             self.out.push_back(Output::Record(event));
         }
@@ -32,7 +32,7 @@ impl Enforcer {
 
     /// A command changes the mode. What else keeps this agent from cutting still does.
     pub(super) fn change_mode(&mut self, mode: Mode, by: ChangedBy) {
-        if std::mem::replace(&mut self.told.mode, mode) == mode {
+        if std::mem::replace(&mut self.settings.mode, mode) == mode {
             return;
         }
         self.out.push_back(Output::Record(Event::ModeChanged(mode, by.clone())));
@@ -48,6 +48,6 @@ impl Enforcer {
 
     /// The event that says what the agent does beside a replacement in mode enforce.
     fn beside(&self, found: Replacement) -> Event {
-        if self.told.force { Event::Forced(found) } else { Event::Replaced(found) }
+        if self.settings.force { Event::Forced(found) } else { Event::Replaced(found) }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    claim::{NewClaim, Source},
+    claim::{ClaimSource, NewClaim},
     input::Change,
     machine::Enforcer,
     now::{SECOND, Ticket},
@@ -64,7 +64,7 @@ impl Enforcer {
         if force {
             return Ok(());
         }
-        if *node == self.told.own {
+        if *node == self.settings.own {
             return Err(Refusal::OwnNode(node.clone()));
         }
         let all = latest.view.nodes.len();
@@ -72,7 +72,7 @@ impl Enforcer {
         if too_many(flagged, all) { Err(Refusal::TooMany { flagged, all }) } else { Ok(()) }
     }
 
-    fn withdraw(&mut self, node: &NodeName, source: &Source) -> Result<Wish, Refusal> {
+    fn withdraw(&mut self, node: &NodeName, source: &ClaimSource) -> Result<Wish, Refusal> {
         let known = self.views.latest().is_some_and(|latest| latest.view.node(node).is_some());
         let was = self.claims.withdraw(node, source, self.now);
         if !was && !known {
@@ -98,12 +98,12 @@ impl Enforcer {
     }
 
     /// Replaces all claims of a source.
-    pub(super) fn replace(&mut self, source: Source, claims: Vec<(NodeName, NewClaim)>) {
+    pub(super) fn replace(&mut self, source: ClaimSource, claims: Vec<(NodeName, NewClaim)>) {
         if !self.takes(&source, false) {
             return;
         }
         let (came, went) = self.claims.replace(&source, claims, self.now);
-        if source == Source::File {
+        if source == ClaimSource::File {
             if !(came.is_empty() && went.is_empty()) {
                 self.out.push_back(Output::Record(Event::FileFlags { came, went }));
             }
@@ -116,7 +116,7 @@ impl Enforcer {
         self.out.extend(went.map(Output::Record));
     }
 
-    fn tell_raised(&mut self, node: &NodeName, source: &Source) {
+    fn tell_raised(&mut self, node: &NodeName, source: &ClaimSource) {
         let claim = self.claims.get(node, source).cloned();
         self.out.extend(claim.map(|claim| Output::Record(Event::Raised(node.clone(), claim))));
     }
@@ -137,7 +137,7 @@ impl Enforcer {
     }
 
     fn wait(&mut self, ticket: Ticket, node: NodeName, wish: Wish) {
-        let attaching = if node == self.told.own { SECOND } else { 0 };
+        let attaching = if node == self.settings.own { SECOND } else { 0 };
         let by = match wish {
             Wish::HandOver => self.now.mono.saturating_add(HAND_OVER),
             Wish::Raise { .. } | Wish::Withdraw { .. } => self.now.mono.saturating_add(PATIENCE + attaching),
@@ -317,8 +317,9 @@ impl Enforcer {
         if too_many(hold, all) && hold > 0 {
             dangers.push(Danger::TooMany(hold, all));
         }
-        if self.claims.get(&self.told.own, &Source::File).is_some_and(|claim| !claim.ended(self.now)) {
-            dangers.push(Danger::OwnNode(self.told.own.clone()));
+        if self.claims.get(&self.settings.own, &ClaimSource::File).is_some_and(|claim| !claim.ended(self.now))
+        {
+            dangers.push(Danger::OwnNode(self.settings.own.clone()));
         }
         if !over.is_empty() {
             dangers.push(Danger::Over(over));

@@ -83,9 +83,9 @@ pub struct ChangedBy {
     pub at: Timestamp,
 }
 
-/// All of these settings.
+/// The settings of the Enforcer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct EnforcerSettings {
     /// The node that this agent runs on.
     pub own: NodeName,
     /// Whether to cut at all. A command may change it ([`super::Input::Mode`]).

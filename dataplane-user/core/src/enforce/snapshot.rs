@@ -12,7 +12,7 @@ use crate::{
 
 /// How a place bears a verdict.
 #[derive(Default)]
-struct Told {
+struct PlaceBearers {
     enforced: Option<Bearer>,
     observed: Option<Bearer>,
     lapsing: Option<Bearer>,
@@ -27,7 +27,7 @@ impl Enforcer {
             view_is_old: self.age.is_over(),
             replacement: self.replacement,
             mode: self.most(),
-            set_mode: self.told.mode,
+            set_mode: self.settings.mode,
             mode_changed: self.mode_changed.clone(),
             claims: self.claims.shown().clone(),
             enforced: self.world.enforced.clone(),
@@ -44,7 +44,7 @@ impl Enforcer {
             tables_error: self.views.error.clone(),
         };
         for index in std::mem::take(&mut self.retell) {
-            let Told { enforced, observed, lapsing } = self.to_tell(index);
+            let PlaceBearers { enforced, observed, lapsing } = self.to_tell(index);
             world.enforced.put(index, enforced);
             world.observed.put(index, observed);
             world.lapsing.put(index, lapsing);
@@ -56,19 +56,19 @@ impl Enforcer {
     }
 
     /// What the snapshot must say of a place.
-    fn to_tell(&self, index: u32) -> Told {
-        let Some(place) = self.places.get(&index) else { return Told::default() };
+    fn to_tell(&self, index: u32) -> PlaceBearers {
+        let Some(place) = self.places.get(&index) else { return PlaceBearers::default() };
         let slot = place.slot();
         let holds = place.wants_cut() && place.error.is_none();
         let cut = self.exempt.is_cut(slot).then(|| self.bearer(slot, place, Mode::Enforce));
         let (enforced, lapsing) = if holds { (cut, None) } else { (None, cut) };
         let observed = self.exempt.is_observed(slot).then(|| self.bearer(slot, place, Mode::Observe));
-        Told { enforced, observed, lapsing }
+        PlaceBearers { enforced, observed, lapsing }
     }
 
     /// Whether the last snapshot says of a place what it must.
     pub(super) fn is_told(&self, index: u32) -> bool {
-        let Told { enforced, observed, lapsing } = self.to_tell(index);
+        let PlaceBearers { enforced, observed, lapsing } = self.to_tell(index);
         let World { enforced: told, observed: told_observed, lapsing: told_lapsing, .. } = &self.world;
         let same = told.at(index) == enforced.as_ref() && told_observed.at(index) == observed.as_ref();
         same && told_lapsing.at(index) == lapsing.as_ref()
@@ -88,7 +88,7 @@ impl Enforcer {
     }
 
     fn bearer(&self, slot: Slot, place: &Place, mode: Mode) -> Bearer {
-        let policy = Policy { own_node: &self.told.own, mode, answer: self.told.answer };
+        let policy = Policy { own_node: &self.settings.own, mode, answer: self.settings.answer };
         Bearer {
             name: place.owner.as_ref().map(|owner| owner.name.clone()),
             slot,

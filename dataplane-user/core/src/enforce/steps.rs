@@ -70,7 +70,7 @@ impl Enforcer {
         let of = |kind: &Work| self.work.range((*kind, 0)..=(*kind, u32::MAX)).next().copied();
         let (work, index) = kinds.iter().find_map(of)?;
         let place = self.places.get_mut(&index)?;
-        let entry = place.entry_for(work, &self.told, self.now.mono);
+        let entry = place.entry_for(work, &self.settings, self.now.mono);
         let was = place.slot();
         let before = place.written(entry);
         if place.slot() != was {

@@ -1,15 +1,15 @@
 //! Reads parts of the tables, one after the other, and notes what differs.
 use super::{
     super::watched::{Watch, now},
-    read::{Ground, read},
+    read::{AuditContext, read},
 };
 use crate::plan::audit::Part;
 
 /// Reads parts, and takes note of what differs. Blocking.
-pub(super) fn look(watch: &mut Watch, ground: &Ground, parts: impl IntoIterator<Item = Part>) {
+pub(super) fn look(watch: &mut Watch, context: &AuditContext, parts: impl IntoIterator<Item = Part>) {
     for part in parts {
         let begun = now();
-        let reading = read(ground, part);
+        let reading = read(context, part);
         watch.take(part, reading, begun, now());
     }
     watch.tell();

@@ -7,7 +7,7 @@ use super::{
         watched::{Watch, now},
     },
     look::look,
-    read::{Ground, Scene},
+    read::{AuditContext, Scene},
     rows::subject,
 };
 use crate::{
@@ -27,13 +27,13 @@ const AT_ONCE: usize = 16;
 
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
 pub(super) fn repair(
-    ground: &Ground,
+    context: &AuditContext,
     watch: &mut Watch,
     kinds: &BTreeSet<Kind>,
     dry_run: bool,
 ) -> RepairReport {
     let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
-    look(watch, ground, parts.iter().copied());
+    look(watch, context, parts.iter().copied());
     let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
         .tracker
         .observed(now())
@@ -42,13 +42,13 @@ pub(super) fn repair(
     let mut notes: Vec<String> =
         kinds.iter().filter_map(|kind| Some(format!("{kind}: {}", watch.not_looked_at.get(kind)?))).collect();
     let may: Vec<Result<(), &'static str>> =
-        due.iter().map(|one| may_mend(ground, &one.difference)).collect();
+        due.iter().map(|one| may_mend(context, &one.difference)).collect();
     let wanted: Vec<&Difference> =
         due.iter().zip(&may).filter(|(_, may)| may.is_ok()).map(|(one, _)| &one.difference).collect();
     let mut left = HashMap::new();
     if !dry_run && !wanted.is_empty() {
-        notes.extend(carry_out(ground, &wanted));
-        look(watch, ground, parts);
+        notes.extend(carry_out(context, &wanted));
+        look(watch, context, parts);
         let there = watch.tracker.observed(now()).map(|one| one.difference);
         left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
     }
@@ -81,21 +81,25 @@ pub(super) fn repair(
 }
 
 /// Mends the faults of these kinds that were seen last.
-pub(super) fn mend(ground: &Ground, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
+pub(super) fn mend(context: &AuditContext, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
     let due: Vec<Observed> = watch
         .tracker
         .observed(now())
         .filter(|one| one.state == State::Fault && kinds.contains(&one.difference.kind))
-        .filter(|one| may_mend(ground, &one.difference).is_ok())
+        .filter(|one| may_mend(context, &one.difference).is_ok())
         .collect();
     if due.is_empty() {
         return;
     }
-    for problem in carry_out(ground, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
-        tracing::error!(event = "repair-incomplete", problem, "the audit did not repair every fault, and tries again");
+    for problem in carry_out(context, &due.iter().map(|one| &one.difference).collect::<Vec<_>>()) {
+        tracing::error!(
+            event = "repair-incomplete",
+            problem,
+            "the audit did not repair every fault, and tries again"
+        );
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
-    look(watch, ground, parts);
+    look(watch, context, parts);
 }
 
 const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
@@ -104,16 +108,16 @@ const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
 ///
 /// # Errors
 /// Why nothing is done about the fault.
-fn may_mend(ground: &Ground, difference: &Difference) -> Result<(), &'static str> {
+fn may_mend(context: &AuditContext, difference: &Difference) -> Result<(), &'static str> {
     let deletes = matches!(difference.kind, Kind::FlaggedFlow | Kind::FlaggedAffinity);
     match &difference.mend {
-        None if deletes && ground.sight.settings.proxy == ProxyChoice::None => Err(PROXY_NONE),
+        None if deletes && context.sight.settings.proxy == ProxyChoice::None => Err(PROXY_NONE),
         None => Err(difference.kind.remedy()),
-        Some(_) if ground.sight.mode() == Mode::Observe => Err("observe mode: nothing is changed"),
-        Some(Mend::Forget(_) | Mend::ForgetClient) if ground.sight.settings.proxy == ProxyChoice::None => {
+        Some(_) if context.sight.mode() == Mode::Observe => Err("observe mode: nothing is changed"),
+        Some(Mend::Forget(_) | Mend::ForgetClient) if context.sight.settings.proxy == ProxyChoice::None => {
             Err(PROXY_NONE)
         }
-        Some(_) if ground.source.borrow().error.is_some() => {
+        Some(_) if context.source.borrow().error.is_some() => {
             Err("the source of nodes cannot be read: what it said before may have changed since")
         }
         Some(_) => Ok(()),
@@ -131,7 +135,7 @@ fn action(mend: &Mend) -> String {
 }
 
 /// Makes the changes; returns what went wrong.
-fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
+fn carry_out(context: &AuditContext, differences: &[&Difference]) -> Vec<String> {
     let mut servers = BTreeMap::<ServiceKey, HashSet<(Kind, Subject)>>::new();
     let mut flows = Vec::new();
     let mut clients = Vec::new();
@@ -155,13 +159,13 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
         }
     }
     if !servers.is_empty() {
-        problems.extend(mend_servers(ground, &servers).err());
+        problems.extend(mend_servers(context, &servers).err());
     }
     if !flows.is_empty() {
-        problems.extend(forget(ground, &flows).err());
+        problems.extend(forget(context, &flows).err());
     }
     if !clients.is_empty() {
-        problems.extend(forget_clients(ground, &clients).err());
+        problems.extend(forget_clients(context, &clients).err());
     }
     problems
 }
@@ -169,17 +173,17 @@ fn carry_out(ground: &Ground, differences: &[&Difference]) -> Vec<String> {
 /// Judges each virtual server once more, as it is now, and makes the changes that are still called for. The drain and its guard wait
 /// meanwhile. Destinations that they own by then are not touched.
 fn mend_servers(
-    ground: &Ground,
+    context: &AuditContext,
     servers: &BTreeMap<ServiceKey, HashSet<(Kind, Subject)>>,
 ) -> Result<(), String> {
     let mut ipvs = Ipvs::open().map_err(chain)?;
     let all: Vec<_> = servers.iter().collect();
     for batch in all.chunks(AT_ONCE) {
-        let Some(_turn) = IpvsLock::take_or_fail(&ground.sight.settings.run_dir).map_err(chain)? else {
+        let Some(_turn) = IpvsLock::take_or_fail(&context.sight.settings.run_dir).map_err(chain)? else {
             return Err("the drain or its guard is changing IPVS and is busy; try again".to_owned());
         };
-        let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
-        let scene = Scene::now(ground)?;
+        let ledger = Ledger::read(&context.sight.settings.run_dir).map_err(chain)?.entries;
+        let scene = Scene::now(context)?;
         for (key, wanted) in batch {
             if ipvs.service(key).map_err(chain)?.is_none() {
                 continue;
@@ -189,7 +193,7 @@ fn mend_servers(
                 continue;
             }
             let ((), found) =
-                scene.servers(ground, &ledger, |servers, found| servers.look(**key, &there.items, found));
+                scene.servers(context, &ledger, |servers, found| servers.look(**key, &there.items, found));
             let called_for =
                 found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject.clone())));
             let changes: Vec<Change> = called_for
@@ -213,8 +217,8 @@ fn mend_servers(
     Ok(())
 }
 
-fn forget(ground: &Ground, flows: &[Flow]) -> Result<(), String> {
-    let zone = ground.sight.settings.conntrack_zone;
+fn forget(context: &AuditContext, flows: &[Flow]) -> Result<(), String> {
+    let zone = context.sight.settings.conntrack_zone;
     let deleted = Conntrack::open(zone).and_then(|mut conntrack| conntrack.delete(flows)).map_err(chain)?;
     match deleted.refused {
         0 => Ok(()),
@@ -223,8 +227,8 @@ fn forget(ground: &Ground, flows: &[Flow]) -> Result<(), String> {
 }
 
 /// Deletes the affinity of these clients, where the nodes of their endpoints are still flagged.
-fn forget_clients(ground: &Ground, clients: &[&Client]) -> Result<(), String> {
-    let scene = Scene::now(ground)?;
+fn forget_clients(context: &AuditContext, clients: &[&Client]) -> Result<(), String> {
+    let scene = Scene::now(context)?;
     let mode = scene.mode.ok_or("it is not known any more how kube-proxy forwards")?;
     let affinities = scene.affinities();
     let mut forget = proxy::Forget::default();

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The agent's state that is looked at beside the tables.
-pub(in super::super) struct Ground {
+pub(in super::super) struct AuditContext {
     pub(in super::super) sight: Sight,
     /// The state of the source of views.
     pub(in super::super) source: watch::Receiver<SourceRow>,
@@ -37,14 +37,14 @@ pub(in super::super) struct Ground {
 ///
 /// # Errors
 /// Why nothing of the part can be looked at.
-pub(super) fn read(ground: &Ground, part: Part) -> Result<Reading, String> {
-    let scene = Scene::now(ground)?;
+pub(super) fn read(context: &AuditContext, part: Part) -> Result<Reading, String> {
+    let scene = Scene::now(context)?;
     let mut not_looked_at = BTreeMap::new();
     let found = match part {
-        Part::Ipvs => ipvs(&scene, ground)?,
-        Part::Conntrack => conntrack(&scene, ground.sight.settings.conntrack_zone)?,
-        Part::Affinity => affinity(&scene, ground)?,
-        Part::KubeProxy => Some(kube_proxy(ground)?),
+        Part::Ipvs => ipvs(&scene, context)?,
+        Part::Conntrack => conntrack(&scene, context.sight.settings.conntrack_zone)?,
+        Part::Affinity => affinity(&scene, context)?,
+        Part::KubeProxy => Some(kube_proxy(context)?),
     };
     if scene.view.services.is_none() && part == Part::Conntrack {
         not_looked_at.insert(Kind::StaleUdp, no_services(&scene.view));
@@ -87,16 +87,16 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn now(ground: &Ground) -> Result<Self, String> {
+    pub(super) fn now(context: &AuditContext) -> Result<Self, String> {
         let local = local_addresses().map_err(|error| format!("this machine's addresses: {error}"))?;
-        let world = ground.sight.world();
+        let world = context.sight.world();
         let enforce = world.held.mode == Mode::Enforce;
         Ok(Self {
             flagged: if enforce { world.enforced_nodes() } else { NodeSet::default() },
             view: Arc::clone(&world.view),
             virtual_addresses: Arc::clone(&world.addresses),
             exemptions: world.exemptions(),
-            own_node: ground.sight.own_node.clone(),
+            own_node: context.sight.own_node.clone(),
             mode: world.proxy.mode,
             why: world.proxy.to_string(),
             enforce,
@@ -118,7 +118,7 @@ impl Scene {
     /// Judges virtual servers; `look` shows them one by one.
     pub(super) fn servers<T>(
         &self,
-        ground: &Ground,
+        context: &AuditContext,
         ledger: &BTreeMap<Pair, Entry>,
         look: impl FnOnce(&mut Servers<'_>, &mut Found) -> T,
     ) -> (T, Found) {
@@ -128,7 +128,7 @@ impl Scene {
             proxy: Proxy::of(&self.view, &self.own_node, ProxyMode::Ipvs),
             flagged: &self.flagged,
             ledger,
-            excluded: &ground.sight.settings.audit.excluded,
+            excluded: &context.sight.settings.audit.excluded,
         };
         let mut found = Found::default();
         let done = look(&mut Servers::new(cluster, &addresses), &mut found);
@@ -136,8 +136,8 @@ impl Scene {
     }
 }
 
-fn kube_proxy(ground: &Ground) -> Result<Found, String> {
-    if ground.sight.settings.proxy == proxy::ProxyChoice::None {
+fn kube_proxy(context: &AuditContext) -> Result<Found, String> {
+    if context.sight.settings.proxy == proxy::ProxyChoice::None {
         return Err("kube-proxy is not to be looked at (`--proxy none`)".to_owned());
     }
     let syncs = proxy::syncs().map_err(|error| format!("kube-proxy's metrics: {error}"))?;
@@ -145,7 +145,7 @@ fn kube_proxy(ground: &Ground) -> Result<Found, String> {
     Ok(stale_syncs(&syncs, now.as_secs_f64()))
 }
 
-fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
+fn ipvs(scene: &Scene, context: &AuditContext) -> Result<Option<Found>, String> {
     if scene.mode != Some(ProxyMode::Ipvs) {
         return Err(format!("kube-proxy does not forward by IPVS: {}", scene.why));
     }
@@ -156,8 +156,8 @@ fn ipvs(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
         return Err("IPVS is not loaded in this kernel".to_owned());
     }
     // The ledger is read before the tables. What is drained in between is not in the ledger as it was read; the next look judges it anew.
-    let ledger = Ledger::read(&ground.sight.settings.run_dir).map_err(chain)?.entries;
-    let (whole, found) = scene.servers(ground, &ledger, |servers, found| {
+    let ledger = Ledger::read(&context.sight.settings.run_dir).map_err(chain)?.entries;
+    let (whole, found) = scene.servers(context, &ledger, |servers, found| {
         let whole = walk(|_| true, |key, destinations| servers.look(key, destinations, found));
         servers.finish(found);
         whole
@@ -185,14 +185,14 @@ fn walk(
     Ok(whole)
 }
 
-fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
+fn affinity(scene: &Scene, context: &AuditContext) -> Result<Option<Found>, String> {
     let affinities = scene.affinities();
     let mut found = Found::default();
     if affinities.is_empty() {
         return Ok(Some(found));
     }
     let modes = match scene.mode {
-        Some(ProxyMode::Ipvs) => return templates(scene, ground),
+        Some(ProxyMode::Ipvs) => return templates(scene, context),
         Some(ProxyMode::Iptables) => &[ProxyMode::Iptables][..],
         Some(ProxyMode::Nftables) => &[ProxyMode::Nftables],
         // The mode is not known: affinity of either mode is reported.
@@ -213,12 +213,12 @@ fn affinity(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
 }
 
 /// The clients that IPVS keeps at destinations.
-fn templates(scene: &Scene, ground: &Ground) -> Result<Option<Found>, String> {
+fn templates(scene: &Scene, context: &AuditContext) -> Result<Option<Found>, String> {
     if !is_loaded() {
         return Err("IPVS is not loaded in this kernel".to_owned());
     }
     let keeps = |service: &Service| service.flags.bits & flags::PERSISTENT != 0;
-    let (whole, found) = scene.servers(ground, &BTreeMap::new(), |servers, found| {
+    let (whole, found) = scene.servers(context, &BTreeMap::new(), |servers, found| {
         walk(keeps, |key, destinations| servers.look_at_templates(key, destinations, found))
     });
     Ok(whole.map_err(chain)?.then_some(found))

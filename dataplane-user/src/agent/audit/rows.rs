@@ -8,7 +8,7 @@ use std::{
 use super::{
     super::watched::{Watch, now},
     look::look,
-    read::Ground,
+    read::AuditContext,
 };
 use crate::{
     ipvs::Protocol,
@@ -20,8 +20,8 @@ use crate::{
 const LISTED: usize = 1_000;
 
 /// Looks at everything, and reports what is not as it should be. Blocking.
-pub(super) fn report(ground: &Ground, watch: &mut Watch) -> AuditReport {
-    look(watch, ground, Part::ALL);
+pub(super) fn report(context: &AuditContext, watch: &mut Watch) -> AuditReport {
+    look(watch, context, Part::ALL);
     let at = now();
     let observed: Vec<Observed> = watch.tracker.observed(at).collect();
     let mut kinds: Vec<KindRow> = Kind::all().map(|kind| kind_row(watch, kind, at)).collect();
@@ -47,12 +47,12 @@ pub(super) fn report(ground: &Ground, watch: &mut Watch) -> AuditReport {
     }
     differences.sort_by_key(|row| (row.state, row.kind));
     AuditReport {
-        node: ground.sight.own_node.to_string(),
+        node: context.sight.own_node.to_string(),
         fault_after_seconds: watch.tracker.fault_after().as_secs_f64(),
         faults: kinds.iter().map(|row| row.faults).sum(),
         kinds,
         differences,
-        repairs: ground.sight.settings.audit.repair.iter().copied().collect(),
+        repairs: context.sight.settings.audit.repair.iter().copied().collect(),
     }
 }
 

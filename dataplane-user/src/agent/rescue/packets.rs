@@ -46,7 +46,7 @@ pub(super) enum Sticky {
 
 /// The parts of the agent that the threads that rescue get.
 #[derive(Clone)]
-pub(in super::super) struct Ground {
+pub(in super::super) struct RescueContext {
     pub(in super::super) sight: Sight,
     /// State that these threads share with others.
     pub(in super::super) state: Arc<RescueState>,
@@ -57,7 +57,7 @@ pub(in super::super) struct Ground {
 
 /// The state and the sockets that rescuing a packet needs.
 pub(super) struct Helper {
-    ground: Ground,
+    context: RescueContext,
     conntrack: Conntrack,
     own: OwnPackets,
     tries: Tries,
@@ -82,17 +82,17 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub(super) fn open(ground: Ground, sticky: Sticky) -> anyhow::Result<Self> {
-        let mut conntrack = Conntrack::open(ground.sight.settings.conntrack_zone)?;
+    pub(super) fn open(context: RescueContext, sticky: Sticky) -> anyhow::Result<Self> {
+        let mut conntrack = Conntrack::open(context.sight.settings.conntrack_zone)?;
         // A request for an entry that cannot exist shows whether the kernel answers at all.
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
         let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
-        let world = ground.sight.world();
+        let world = context.sight.world();
         let view = Arc::clone(&world.view);
         let addresses = Arc::clone(&world.addresses);
         Ok(Self {
-            ground,
+            context,
             conntrack,
             own,
             tries: Tries::default(),
@@ -114,16 +114,16 @@ impl Helper {
 
     /// Takes notice of the view and of the flags as they are now.
     pub(super) fn look(&mut self) {
-        let world = self.ground.sight.world();
+        let world = self.context.sight.world();
         if self.world.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &world)) {
             if self.mode == proxy::Mode::Ipvs {
-                self.balanced = self.ground.drain.progress().balanced;
+                self.balanced = self.context.drain.progress().balanced;
             }
             return;
         }
         let mode = world.proxy.mode.unwrap_or(self.mode);
         if mode == proxy::Mode::Ipvs {
-            self.balanced = self.ground.drain.progress().balanced;
+            self.balanced = self.context.drain.progress().balanced;
         }
         let before = self.world.as_deref();
         let flagged = world.cut_nodes(before.map(|before| (before, &self.flagged)));
@@ -189,12 +189,12 @@ impl Helper {
             Err(Stop::Again) => return true,
             Err(Stop::Late) => Fate::Late,
             Err(Stop::Wait) if self.waits_for(head, frame, now) => return false,
-            Err(Stop::Wait) => refuse(&self.ground.injector, head, frame, Fate::Tries),
+            Err(Stop::Wait) => refuse(&self.context.injector, head, frame, Fate::Tries),
             Err(Stop::HandOn) if self.hand_on(head, frame) => return false,
-            Err(Stop::HandOn) => refuse(&self.ground.injector, head, frame, Fate::Affinity),
-            Err(Stop::Refuse(why)) => refuse(&self.ground.injector, head, frame, why),
+            Err(Stop::HandOn) => refuse(&self.context.injector, head, frame, Fate::Affinity),
+            Err(Stop::Refuse(why)) => refuse(&self.context.injector, head, frame, why),
         };
-        self.ground.state.tally.add(fate, length(head, frame));
+        self.context.state.tally.add(fate, length(head, frame));
         false
     }
 
@@ -234,7 +234,7 @@ impl Helper {
             None => {
                 // The entry was deleted while this packet was on its way here: another packet of the flow was rescued, or all stale flows
                 // were deleted.
-                let moved = self.ground.state.moved().ends(&reply, head.time_ns, now);
+                let moved = self.context.state.moved().ends(&reply, head.time_ns, now);
                 let ends = moved.ok_or_else(|| {
                     self.refusals.unknown(reply, Fate::Untranslated, now);
                     Fate::Untranslated
@@ -244,14 +244,14 @@ impl Helper {
         };
         let way = self.way(head, &packet, &ends)?;
         if let Some(entry) = entry {
-            self.ground.state.remember(&[entry]);
+            self.context.state.remember(&[entry]);
             self.conntrack.delete(&[entry]).map_err(|error| self.give_up(&error))?;
         }
         let done = match way {
             Way::Device(ifindex, frame) => {
-                self.ground.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
+                self.context.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
             }
-            Way::Socket(..) if !self.ground.state.own().may_send(&ends, now) => return Ok(Fate::Repeated),
+            Way::Socket(..) if !self.context.state.own().may_send(&ends, now) => return Ok(Fate::Repeated),
             Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
         };
         match done {
@@ -273,7 +273,7 @@ impl Helper {
     /// The fate of an own socket's packet that was sent again. The packet's conntrack entry shows the fate, not the kernel's version: sending
     /// returns when the packet has gone through the rules. Then the packet has an entry that is translated, or it was not balanced.
     fn own_fate(&mut self, ends: &Tuple) -> Fate {
-        if !self.ground.state.own().is_open(ends) {
+        if !self.context.state.own().is_open(ends) {
             return Fate::Rescued;
         }
         let balanced = match self.conntrack.by_original(ends) {
@@ -281,7 +281,7 @@ impl Helper {
             // The next packet is looked at instead.
             Err(_) => return Fate::Rescued,
         };
-        if self.ground.state.own().seen(ends, balanced) {
+        if self.context.state.own().seen(ends, balanced) {
             tracing::warn!(
                 event = "own-sockets-not-rescued",
                 %ends,
@@ -295,7 +295,7 @@ impl Helper {
     fn may_move(&mut self, entry: &Flow, sent: Sent, met: u64, visit: Visit, now: u64) -> Result<Goes, Stop> {
         let waited = visit == Visit::Waited;
         let view = Arc::clone(&self.view);
-        let proxy = Proxy::of(&view, &self.ground.sight.own_node, self.mode);
+        let proxy = Proxy::of(&view, &self.context.sight.own_node, self.mode);
         let choice = self.choices.of(&self.addresses, &view, &proxy, entry, &self.flagged);
         let choice = choice.map_err(|why| {
             let why = match why {
@@ -317,10 +317,10 @@ impl Helper {
             let pair = pair_of(entry);
             if !self.balanced.contains(&pair) || (!waited && self.tries.has(&sent, met)) {
                 if !waited {
-                    self.ground.drain.urgent(pair.service);
+                    self.context.drain.urgent(pair.service);
                 }
                 // IPVS deletes the entry by itself, with the connection.
-                self.ground.state.remember(&[*entry]);
+                self.context.state.remember(&[*entry]);
                 return Err(Stop::Wait);
             }
         }

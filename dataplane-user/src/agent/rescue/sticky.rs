@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     handed::{AGAIN, Packet, length},
-    packets::{Ground, Helper, Sticky},
+    packets::{Helper, RescueContext, Sticky},
     refuse::refuse,
 };
 use crate::{
@@ -37,10 +37,10 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Starts the thread in the calling thread's network namespace.
-    pub(super) fn start(ground: &Ground, crew: &Crew) -> std::io::Result<Self> {
+    pub(super) fn start(context: &RescueContext, crew: &Crew) -> std::io::Result<Self> {
         let (packets, from) = sync_channel(MOST);
-        let ground = ground.clone();
-        let thread = crew.hand("rescue-sticky", Priority::First, move || run(&ground, &from))?;
+        let context = context.clone();
+        let thread = crew.hand("rescue-sticky", Priority::First, move || run(&context, &from))?;
         Ok(Self { packets, thread })
     }
 
@@ -51,7 +51,7 @@ impl Lane {
     }
 }
 
-fn run(ground: &Ground, packets: &Receiver<Packet>) {
+fn run(context: &RescueContext, packets: &Receiver<Packet>) {
     let mut helper: Option<Helper> = None;
     let mut tried: Option<Instant> = None;
     let mut committed: Option<Instant> = None;
@@ -70,7 +70,7 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
         together.extend(packets.try_iter().take(MOST));
         helper = helper.filter(|helper| !helper.broken);
         if helper.is_none() && tried.is_none_or(|at| at.elapsed() >= AGAIN) {
-            helper = match Helper::open(ground.clone(), Sticky::Forget(proxy::Forget::default())) {
+            helper = match Helper::open(context.clone(), Sticky::Forget(proxy::Forget::default())) {
                 Ok(ready) => Some(ready),
                 Err(error) => {
                     tried = Some(Instant::now());
@@ -83,17 +83,17 @@ fn run(ground: &Ground, packets: &Receiver<Packet>) {
             };
         }
         if let Some(able) = &mut helper {
-            if rescue(ground, able, together) {
+            if rescue(context, able, together) {
                 committed = Some(Instant::now());
             }
         } else {
-            together.iter().for_each(|packet| refused(ground, packet, Fate::NotSent));
+            together.iter().for_each(|packet| refused(context, packet, Fate::NotSent));
         }
     }
 }
 
 /// Rescues these packets. Returns whether that took a transaction of nftables.
-fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> bool {
+fn rescue(context: &RescueContext, helper: &mut Helper, mut packets: Vec<Packet>) -> bool {
     helper.look();
     packets.retain(|(head, frame)| helper.comes_again(head, frame));
     if packets.is_empty() {
@@ -105,7 +105,7 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
             helper.look();
             for packet in &packets {
                 if helper.broken {
-                    refused(ground, packet, Fate::NotSent);
+                    refused(context, packet, Fate::NotSent);
                 } else {
                     helper.go_on(&packet.0, &packet.1);
                 }
@@ -114,13 +114,13 @@ fn rescue(ground: &Ground, helper: &mut Helper, mut packets: Vec<Packet>) -> boo
         }
         Err(error) => {
             tracing::debug!(event = "affinity-not-forgotten", %error, "kube-proxy does not forget clients");
-            packets.iter().for_each(|packet| refused(ground, packet, Fate::Affinity));
+            packets.iter().for_each(|packet| refused(context, packet, Fate::Affinity));
             true
         }
     }
 }
 
-fn refused(ground: &Ground, (head, frame): &Packet, why: Fate) {
-    let fate = refuse(&ground.injector, head, frame, why);
-    ground.state.tally.add(fate, length(head, frame));
+fn refused(context: &RescueContext, (head, frame): &Packet, why: Fate) {
+    let fate = refuse(&context.injector, head, frame, why);
+    context.state.tally.add(fate, length(head, frame));
 }

@@ -19,7 +19,7 @@ use super::{
         timed::timed,
         told::SourceRow,
     },
-    ground::Ground,
+    sink::SourceSink,
 };
 use crate::{
     cluster::{ClusterView, NodeName},
@@ -58,7 +58,7 @@ impl Followed {
 }
 
 /// Follows the file until the agent ends. `status` shows what is wrong with the file; the last good view stays then.
-pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> anyhow::Result<()> {
+pub(super) async fn follow(followed: Followed, sink: SourceSink, crew: Crew) -> anyhow::Result<()> {
     let stop = crew.stop();
     let Followed { source, mut view, mut watch, own_node } = followed;
     let reader = reader(source, &crew)?;
@@ -76,18 +76,18 @@ pub(super) async fn follow(followed: Followed, ground: Ground, crew: Crew) -> an
             stop.cancelled().await;
             return Ok(());
         };
-        ground.has_read(took);
+        sink.has_read(took);
         let taken = match loaded {
             Ok((loaded, backends)) => {
                 view = loaded;
-                take(&ground.builds, &own_node, (Arc::clone(&view), since), backends, &stop).await
+                take(&sink.builds, &own_node, (Arc::clone(&view), since), backends, &stop).await
             }
             Err(error) => Err(error),
         };
         if taken.is_err() {
             watch.again(took);
         }
-        ground.has_taken(taken);
+        sink.has_taken(taken);
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
         threads::{Crew, Priority},
         timed::timed,
     },
-    ground::Ground,
+    sink::SourceSink,
 };
 use crate::{
     cluster::{ClusterView, Conflict, NodeName},
@@ -41,7 +41,7 @@ pub(super) struct Followed {
     pub(super) view: Arc<ClusterView>,
     pub(super) own_node: NodeName,
     /// Tells the thread to go on, and where its views go.
-    goes_on: oneshot::Sender<Ground>,
+    goes_on: oneshot::Sender<SourceSink>,
 }
 
 impl Followed {
@@ -57,8 +57,8 @@ impl Followed {
             let (own_node, view) = taking.first(named.as_deref())?;
             let _gone = tell.send((own_node.clone(), view));
             // Where the start failed, the agent ends.
-            let Ok(ground) = begins.blocking_recv() else { return Ok(()) };
-            taking.follow(&own_node, &ground, &stop)
+            let Ok(sink) = begins.blocking_recv() else { return Ok(()) };
+            taking.follow(&own_node, &sink, &stop)
         })?;
         let Ok((own_node, view)) = told.await else {
             // The thread says itself why it ended.
@@ -68,9 +68,9 @@ impl Followed {
     }
 
     /// Has the thread follow the source until the agent ends.
-    pub(super) fn follow(self, ground: Ground) {
+    pub(super) fn follow(self, sink: SourceSink) {
         // Where the thread has fallen, the agent ends.
-        let _fallen = self.goes_on.send(ground);
+        let _fallen = self.goes_on.send(sink);
     }
 }
 
@@ -142,8 +142,8 @@ impl Taking {
     }
 
     /// Follows the objects until the agent ends.
-    fn follow(&mut self, own: &NodeName, ground: &Ground, stop: &CancellationToken) -> anyhow::Result<()> {
-        self.tell_conflicts(ground);
+    fn follow(&mut self, own: &NodeName, sink: &SourceSink, stop: &CancellationToken) -> anyhow::Result<()> {
+        self.tell_conflicts(sink);
         let mut is_there = true;
         let mut is_taken = true;
         let mut last = Instant::now();
@@ -159,12 +159,12 @@ impl Taking {
             // The view counts as read now: changes that come meanwhile may wait for the next time.
             let read = now();
             let (view, took) = timed(|| self.take(own));
-            ground.has_read(took);
-            self.tell_conflicts(ground);
+            sink.has_read(took);
+            self.tell_conflicts(sink);
             let Some(view) = view else {
                 // The source lives, and nothing that it says alters the view.
                 if is_taken {
-                    ground.has_confirmed(read);
+                    sink.has_confirmed(read);
                 }
                 continue;
             };
@@ -180,11 +180,11 @@ impl Taking {
                     );
                 }
                 // Where the builder ended, so does the agent.
-                let taken = ground.builds.deliver(view, read).blocking_recv().unwrap_or(Ok(()));
+                let taken = sink.builds.deliver(view, read).blocking_recv().unwrap_or(Ok(()));
                 taken.map_err(|full| full.to_string())
             });
             is_taken = taken.is_ok();
-            ground.has_taken(taken);
+            sink.has_taken(taken);
         }
     }
 
@@ -222,10 +222,10 @@ impl Taking {
         }
     }
 
-    fn tell_conflicts(&self, ground: &Ground) {
+    fn tell_conflicts(&self, sink: &SourceSink) {
         let conflicts = self.objects.conflicts().count();
         let conflict_examples = self.objects.conflicts().take(EXAMPLES).map(ConflictRow::new).collect();
-        ground.row.send_modify(|row| {
+        sink.row.send_modify(|row| {
             row.conflicts = conflicts;
             row.conflict_examples = conflict_examples;
         });

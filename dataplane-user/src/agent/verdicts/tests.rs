@@ -25,7 +25,9 @@ use crate::{
         self,
         probe::{Finding, Findings},
     },
-    enforce::{Auto, Change, Claim, NewClaim, Refusal, SaveState, Saved, Share, Source, Told},
+    enforce::{
+        Auto, Change, Claim, ClaimSource, EnforcerSettings, NewClaim, Refusal, SaveState, Saved, Share,
+    },
     plan::{Indices, Mode, Policy, name_field},
     proxy::Judgement,
 };
@@ -95,8 +97,8 @@ impl Writer for Shared {
     fn forget_old(&mut self) {}
 }
 
-fn told() -> Told {
-    Told {
+fn settings() -> EnforcerSettings {
+    EnforcerSettings {
         own: NodeName::default(),
         mode: Mode::Enforce,
         auto: Auto::Off,
@@ -109,7 +111,7 @@ fn told() -> Told {
 
 fn claim() -> NewClaim {
     NewClaim {
-        source: Source::Cli,
+        source: ClaimSource::Cli,
         by: "".into(),
         reason: "".into(),
         evidence: None,
@@ -146,7 +148,7 @@ impl Rig {
         let store = Arc::new(Slot::default());
         let (lines, read) = sync_channel(1);
         let verdicts = Verdicts::start(Beginning {
-            enforcer: Enforcer::bridge(Vec::new(), Saved::default(), told(), None, now()),
+            enforcer: Enforcer::bridge(Vec::new(), Saved::default(), settings(), None, now()),
             writer: Box::new(map.clone()),
             store: Arc::clone(&store),
             lines,
@@ -227,7 +229,7 @@ fn a_flag_is_answered_once_it_is_in_the_map_and_on_the_disk() {
     let done = answer.blocking_recv().unwrap().unwrap();
     assert_eq!(done.saved, SaveState::Saved);
     assert!(done.written.is_some_and(|written| asked <= written && written <= now().mono), "{done:?}");
-    let answer = rig.ask("b", Change::Withdraw(Source::Cli));
+    let answer = rig.ask("b", Change::Withdraw(ClaimSource::Cli));
     rig.save();
     answer.blocking_recv().unwrap().unwrap();
     assert_eq!(rig.entry("b").verdict, 0);
@@ -259,8 +261,8 @@ fn the_end_after_a_hand_over_saves_nothing() {
     rig.save();
     handed.blocking_recv().unwrap().unwrap();
     rig.verdicts.inbox.tell(Input::Replace {
-        source: Source::File,
-        claims: vec![("b".into(), NewClaim { source: Source::File, ..claim() })],
+        source: ClaimSource::File,
+        claims: vec![("b".into(), NewClaim { source: ClaimSource::File, ..claim() })],
     });
     let Rig { verdicts, store, .. } = rig;
     drop(verdicts);
@@ -285,8 +287,8 @@ fn nothing_holds_it_up() {
     let rig = Rig::new();
     // More lines than fit.
     for _ in 0..3 {
-        for flags in [vec![("b".into(), NewClaim { source: Source::File, ..claim() })], Vec::new()] {
-            rig.verdicts.inbox.tell(Input::Replace { source: Source::File, claims: flags });
+        for flags in [vec![("b".into(), NewClaim { source: ClaimSource::File, ..claim() })], Vec::new()] {
+            rig.verdicts.inbox.tell(Input::Replace { source: ClaimSource::File, claims: flags });
             rig.settle();
         }
     }
@@ -352,7 +354,7 @@ fn what_was_left_is_renewed_before_anything_else() {
     let store = Arc::new(Slot::default());
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
-        enforcer: Enforcer::bridge(pinned, saved, told(), None, begun),
+        enforcer: Enforcer::bridge(pinned, saved, settings(), None, begun),
         writer: Box::new(map.clone()),
         store: Arc::clone(&store),
         lines,
@@ -436,7 +438,7 @@ fn a_panic_ends_the_agent() {
     let tried = Arc::new(AtomicBool::new(false));
     let (lines, _read) = sync_channel(1);
     let verdicts = Verdicts::start(Beginning {
-        enforcer: Enforcer::bridge(pinned, Saved { claims, ..Saved::default() }, told(), None, begun),
+        enforcer: Enforcer::bridge(pinned, Saved { claims, ..Saved::default() }, settings(), None, begun),
         writer: Box::new(Panics(Arc::clone(&tried))),
         store: Arc::new(Slot::default()),
         lines,

@@ -20,11 +20,11 @@ use crate::{
     cluster::{Backend, Protocol as Transport, Scope, parse},
     ipvs::{Change, Destination, Family, Flags, Forward, Protocol, Service, ServiceKey, Tunnel, flags},
     ledger::{Pair, Phase},
-    plan::drain::{CHALLENGE, Drain, Flagged, Ground, WantedDestinations},
+    plan::drain::{CHALLENGE, Drain, DrainSettings, Flagged, WantedDestinations},
 };
 
 const MS: Duration = Duration::from_millis(1);
-const ENFORCE: Ground = Ground { enforce: true, flushes: true };
+const ENFORCE: DrainSettings = DrainSettings { enforce: true, flushes: true };
 
 fn at(node: u8, pod: u8) -> SocketAddr {
     ([10, 244, node, pod], 8080).into()
@@ -291,7 +291,7 @@ fn a_flush_that_takes_long_is_waited_for() {
 fn without_expire_nodest_conn_nothing_is_deleted() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
-    agent.drive.set_ground(Ground { flushes: false, ..ENFORCE });
+    agent.drive.set_settings(DrainSettings { flushes: false, ..ENFORCE });
     assert!(agent.run(Duration::from_secs(10)));
     assert!(
         agent.changes().iter().all(|change| matches!(change, Change::SetDestination(_, d) if d.weight == 0))
@@ -305,7 +305,7 @@ fn without_expire_nodest_conn_nothing_is_deleted() {
 fn observing_touches_nothing() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[node(2)]);
-    agent.drive.set_ground(Ground { enforce: false, ..ENFORCE });
+    agent.drive.set_settings(DrainSettings { enforce: false, ..ENFORCE });
     assert!(agent.run(Duration::from_secs(3)));
     assert_eq!((agent.changes(), shared.borrow().entries.len()), (vec![], 0));
     let report = agent.drive.machine.report();
@@ -319,11 +319,11 @@ fn what_is_drained_is_restored_at_once_where_it_is_only_observed_and_drained_aga
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     assert!(agent.run(Duration::from_secs(3)));
     is_out(&world(), &shared.borrow());
-    agent.drive.set_ground(Ground { enforce: false, ..ENFORCE });
+    agent.drive.set_settings(DrainSettings { enforce: false, ..ENFORCE });
     assert!(agent.run(Duration::from_millis(500)));
     assert_eq!(shared.borrow().saved(), world().saved());
     assert_eq!(agent.drive.machine.report()["node-2"].planned, 9);
-    agent.drive.set_ground(ENFORCE);
+    agent.drive.set_settings(ENFORCE);
     assert!(agent.run(Duration::from_millis(500)));
     is_out(&world(), &shared.borrow());
 }

@@ -13,11 +13,11 @@ use crate::{
     drain::Failure,
     ipvs::{self, Change, Destination, Protocol, ServiceKey},
     ledger::Pair,
-    plan::drain::Ground,
+    plan::drain::DrainSettings,
 };
 
 /// Nothing is deleted: connections stay.
-const KEEPS: Ground = Ground { flushes: false, ..ENFORCE };
+const KEEPS: DrainSettings = DrainSettings { flushes: false, ..ENFORCE };
 const ENDING: &str = "{ address: 10.244.2.1, ready: false, serving: true, terminating: true }, ";
 const THERE: &str = "{ address: 10.244.2.1 }, ";
 
@@ -48,7 +48,7 @@ fn run(agent: &mut Agent) {
 fn unflagged() -> (Shared, Agent) {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[]);
-    agent.drive.set_ground(KEEPS);
+    agent.drive.set_settings(KEEPS);
     tell(&mut agent, THERE);
     agent.confirm();
     agent.flag(&[node(2)]);
@@ -65,7 +65,7 @@ fn raised() -> (Shared, Agent) {
     run(&mut agent);
     assert_eq!(shared.borrow().saved(), world().saved());
     assert!(agent.drive.machine.is_empty());
-    agent.drive.set_ground(ENFORCE);
+    agent.drive.set_settings(ENFORCE);
     agent.changes();
     (shared, agent)
 }
@@ -103,7 +103,7 @@ fn those_of_closed_connections_count() {
     let shared = shared(world());
     let destination = pair(web(), at(2, 1));
     let mut agent = Agent::new(&shared, &[]);
-    agent.drive.set_ground(KEEPS);
+    agent.drive.set_settings(KEEPS);
     tell(&mut agent, THERE);
     agent.flag(&[node(2)]);
     run(&mut agent);
@@ -149,7 +149,7 @@ fn a_node_that_is_flagged_again_waits_for_nothing() {
 fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[]);
-    agent.drive.set_ground(KEEPS);
+    agent.drive.set_settings(KEEPS);
     tell(&mut agent, THERE);
     agent.flag(&[node(2)]);
     run(&mut agent);
@@ -166,7 +166,7 @@ fn a_drain_that_begins_anew_has_to_be_confirmed_anew() {
 fn where_nobody_else_has_a_weight_it_is_restored_at_once() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[]);
-    agent.drive.set_ground(KEEPS);
+    agent.drive.set_settings(KEEPS);
     tell(&mut agent, THERE);
     agent.flag(&[node(2)]);
     run(&mut agent);
@@ -184,7 +184,7 @@ fn what_an_earlier_agent_drained_has_to_be_confirmed_anew() {
     drop(agent);
     shared.borrow_mut().pass(Duration::from_secs(60));
     let mut next = Agent::new(&shared, &[]);
-    next.drive.set_ground(KEEPS);
+    next.drive.set_settings(KEEPS);
     tell(&mut next, THERE);
     next.confirm();
     run(&mut next);
@@ -254,7 +254,7 @@ fn a_weight_that_was_not_taken_back_is_taken_back_later() {
 #[test]
 fn what_has_weight_0_when_its_node_is_flagged_again_is_looked_at_no_more() {
     let (shared, mut agent) = raised();
-    agent.drive.set_ground(KEEPS);
+    agent.drive.set_settings(KEEPS);
     shared.borrow_mut().destination(&pair(web(), at(2, 1))).unwrap().weight = 0;
     agent.flag(&[node(2)]);
     run(&mut agent);
@@ -270,7 +270,7 @@ fn in_observe_mode_nothing_is_taken_back() {
     let (shared, agent) = unflagged();
     drop(agent);
     let mut next = Agent::new(&shared, &[]);
-    next.drive.set_ground(Ground { enforce: false, ..KEEPS });
+    next.drive.set_settings(DrainSettings { enforce: false, ..KEEPS });
     tell(&mut next, THERE);
     run(&mut next);
     next.confirm();

@@ -10,7 +10,7 @@ use crate::{
     cluster::{Backend, Scope},
     ipvs::{Change, Destination, Protocol},
     ledger::Pair,
-    plan::drain::{Drain, Flagged, Ground},
+    plan::drain::{Drain, DrainSettings, Flagged},
 };
 
 /// So many changes a second.
@@ -118,7 +118,8 @@ fn what_is_gone_is_looked_at_for_a_minute() {
 
 #[test]
 fn only_other_nodes_and_backends_call_for_a_look_at_everything() {
-    let mut machine = Drain::new(Ground { enforce: true, flushes: true }, std::collections::BTreeMap::new());
+    let mut machine =
+        Drain::new(DrainSettings { enforce: true, flushes: true }, std::collections::BTreeMap::new());
     let (two, three) = (node(2), node(3));
     let host = |port| {
         let address: SocketAddr = ([10, 0, 0, 2], port).into();

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use super::{
     model::Cluster,
-    rig::{Rig, SECOND, now, told},
+    rig::{Rig, SECOND, now, settings},
     texts::text,
 };
-use crate::enforce::{Event, Input, Standing, Told};
+use crate::enforce::{EnforcerSettings, Event, Input, Standing};
 
 const MAX: Duration = Duration::from_secs(60);
 
-fn aging() -> Told {
-    Told { max_view_age: Some(MAX), ..told() }
+fn aging() -> EnforcerSettings {
+    EnforcerSettings { max_view_age: Some(MAX), ..settings() }
 }
 
 /// Two nodes are flagged.
-fn rig(told: Told) -> Rig {
-    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), told);
+fn rig(settings: EnforcerSettings) -> Rig {
+    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), settings);
     for node in ["b", "e"] {
         rig.flag(node).unwrap();
     }
@@ -70,7 +70,7 @@ fn a_view_that_is_too_old_cuts_nothing_until_it_is_confirmed() {
 
 #[test]
 fn by_default_a_view_holds_however_old_it_is() {
-    let mut rig = rig(told());
+    let mut rig = rig(settings());
     rig.pass(3_600 * SECOND);
     assert_eq!(rig.cut(), "b,e");
     assert_eq!(shown(&rig), (Standing::Enforced, 0, false, vec![]));
@@ -110,7 +110,7 @@ fn a_machine_that_slept_has_an_old_view() {
 /// An earlier agent cut by a view whose age is not known.
 #[test]
 fn an_agent_that_waits_for_its_first_view_renews_no_longer_than_that() {
-    let before = rig(told());
+    let before = rig(settings());
     let begun = before.now.mono + SECOND;
     let mut rig = Rig::over(before.maps, before.saved, aging(), begun);
     rig.run();

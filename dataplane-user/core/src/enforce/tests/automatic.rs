@@ -2,16 +2,16 @@
 
 use super::{
     model::Cluster,
-    rig::{Rig, claim, told},
+    rig::{Rig, claim, settings},
     texts::text,
 };
 use crate::{
-    enforce::{Auto, Share, Source, Standing, Told},
+    enforce::{Auto, ClaimSource, EnforcerSettings, Share, Standing},
     plan::Mode,
 };
 
 fn rig(mode: Mode, auto: Auto) -> Rig {
-    Rig::with(&text("abcdef", &["b", "c"]), Told { mode, auto, ..told() })
+    Rig::with(&text("abcdef", &["b", "c"]), EnforcerSettings { mode, auto, ..settings() })
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn the_weaker_holds() {
         (Mode::Observe, Auto::Off, Standing::Off, "publish "),
     ] {
         let mut rig = rig(mode, auto);
-        rig.raise("c", claim(Source::Hung), false);
+        rig.raise("c", claim(ClaimSource::Hung), false);
         let did = rig.did();
         assert_eq!(did.last().unwrap(), does, "{mode:?} {auto:?}");
         assert_eq!(rig.world().claims.of("c")[0].standing, standing);
@@ -48,7 +48,7 @@ fn the_default_observes() {
 #[test]
 fn a_person_s_claim_enforces_where_another_is_observed() {
     let mut rig = rig(Mode::Enforce, Auto::Observe);
-    rig.raise("b", claim(Source::Hung), false);
+    rig.raise("b", claim(ClaimSource::Hung), false);
     assert_eq!(rig.did(), ["publish ", "observe b"]);
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2:80", "exempt 10.1.1.2", "cut b"]);
@@ -61,10 +61,10 @@ fn a_person_s_claim_enforces_where_another_is_observed() {
 fn what_would_be_exempt_is_counted_over_both() {
     let mut rig = Rig::with(
         &text("abcdef", &["bc"]),
-        Told { auto: Auto::Observe, limit: Share { part: 1, of: 1 }, ..told() },
+        EnforcerSettings { auto: Auto::Observe, limit: Share { part: 1, of: 1 }, ..settings() },
     );
     rig.flag("b").unwrap();
-    rig.raise("c", claim(Source::Hung), false);
+    rig.raise("c", claim(ClaimSource::Hung), false);
     assert_eq!((rig.world().exempt.len(), rig.world().would_exempt), (0, 2));
     rig.view(&Cluster::parse(&text("abcdef", &["bc", "c"])));
     assert_eq!((rig.world().exempt.len(), rig.world().would_exempt), (0, 3));

@@ -6,12 +6,12 @@ use nodefence_common::NodeEntry;
 
 use super::{
     model::{Cluster, Maps},
-    rig::{Fate, Rig, SECOND, claim, lasting, told},
+    rig::{Fate, Rig, SECOND, claim, lasting, settings},
     texts::text,
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Auto, Input, LimitScope, NewClaim, Output, Saved, Source, Told},
+    enforce::{Auto, ClaimSource, EnforcerSettings, Input, LimitScope, NewClaim, Output, Saved},
     plan::Mode,
 };
 
@@ -20,12 +20,12 @@ const SERVICES: &[&str] = &["b", "c"];
 /// The Enforcer after an agent that ended with these claims.
 fn after(claims: &[(&str, NewClaim)], later: u64) -> (Rig, Arc<Cluster>) {
     let cluster = Cluster::parse(&text("abcdefghijkl", SERVICES));
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.view(&cluster);
     for (node, claim) in claims {
         rig.raise(node, claim.clone(), true);
     }
-    let next = Rig::over(rig.maps, rig.saved, told(), rig.now.mono + later);
+    let next = Rig::over(rig.maps, rig.saved, settings(), rig.now.mono + later);
     (next, cluster)
 }
 
@@ -36,7 +36,8 @@ fn compare(rig: &mut Rig) {
 
 #[test]
 fn what_is_pinned_is_renewed_until_the_first_view() {
-    let (mut rig, cluster) = after(&[("b", claim(Source::Cli)), ("e", claim(Source::Hung))], 2 * SECOND);
+    let (mut rig, cluster) =
+        after(&[("b", claim(ClaimSource::Cli)), ("e", claim(ClaimSource::Hung))], 2 * SECOND);
     rig.run();
     assert_eq!(rig.did(), ["cut b", "cut e"]);
     assert_eq!(rig.lease, Some(rig.now.mono + 3 * SECOND));
@@ -56,7 +57,7 @@ fn what_is_pinned_is_renewed_until_the_first_view() {
 
 #[test]
 fn an_automatic_claim_is_renewed_no_longer_than_it_was_saved() {
-    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    let (mut rig, _) = after(&[("e", lasting(ClaimSource::Hung, 5))], SECOND);
     rig.run();
     rig.pass(4 * SECOND - 1);
     assert_eq!(rig.cut(), "e");
@@ -69,7 +70,7 @@ fn an_automatic_claim_is_renewed_no_longer_than_it_was_saved() {
 /// Meanwhile nobody drains nodes, or restores nodes that are not claimed any more.
 #[test]
 fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
-    let (mut rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
+    let (mut rig, _) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
     let begun = rig.now.mono;
     rig.run();
     rig.pass(120 * SECOND);
@@ -82,14 +83,14 @@ fn a_start_that_waits_holds_what_is_drained_for_a_minute() {
 #[test]
 fn a_claim_that_enforces_nothing_renews_no_cut() {
     for (auto, limited) in [(Auto::Observe, false), (Auto::Off, false), (Auto::Enforce, true)] {
-        let told = Told { auto, ..told() };
-        let mut rig = Rig::with(&text("abcdefghijkl", SERVICES), told.clone());
-        rig.raise("b", claim(Source::Hung), false);
-        rig.raise("b", lasting(Source::Cli, 5), false);
+        let settings = EnforcerSettings { auto, ..settings() };
+        let mut rig = Rig::with(&text("abcdefghijkl", SERVICES), settings.clone());
+        rig.raise("b", claim(ClaimSource::Hung), false);
+        rig.raise("b", lasting(ClaimSource::Cli, 5), false);
         if limited {
             rig.saved.released.push((LimitScope::Whole, rig.now.boot));
         }
-        let mut rig = Rig::over(rig.maps, rig.saved, told, rig.now.mono + 2 * SECOND);
+        let mut rig = Rig::over(rig.maps, rig.saved, settings, rig.now.mono + 2 * SECOND);
         rig.run();
         rig.pass(3 * SECOND - 1);
         assert_eq!(rig.cut(), "b", "{auto:?}");
@@ -103,13 +104,13 @@ fn a_claim_that_enforces_nothing_renews_no_cut() {
 /// An agent that is to cut nothing renews no cut, and goes on observing what one before it observed.
 #[test]
 fn an_agent_that_observes_renews_what_only_observes() {
-    let (rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
-    let observes = Told { mode: Mode::Observe, ..told() };
+    let (rig, _) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
+    let observes = EnforcerSettings { mode: Mode::Observe, ..settings() };
     let mut rig = Rig::over(rig.maps, rig.saved, observes.clone(), rig.now.mono);
     rig.run();
     assert_eq!(rig.did(), [""; 0]);
     let mut rig = Rig::with(&text("abcdefghijkl", SERVICES), observes.clone());
-    rig.raise("b", claim(Source::Hung), false);
+    rig.raise("b", claim(ClaimSource::Hung), false);
     let mut rig = Rig::over(rig.maps, rig.saved, observes, rig.now.mono + SECOND);
     rig.run();
     assert_eq!(rig.did(), ["observe b"]);
@@ -118,25 +119,25 @@ fn an_agent_that_observes_renews_what_only_observes() {
 /// No node is cut anew before the first view comes: a verdict that lapsed since the agent began is not brought back.
 #[test]
 fn a_claim_that_comes_after_a_verdict_lapsed_does_not_renew_it() {
-    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    let (mut rig, _) = after(&[("e", lasting(ClaimSource::Hung, 5))], SECOND);
     rig.run();
     rig.pass(4 * SECOND);
-    rig.raise("e", claim(Source::External("cloud".into())), false);
+    rig.raise("e", claim(ClaimSource::External("cloud".into())), false);
     rig.pass(SECOND);
     assert_eq!(rig.cut(), "");
     // A claim that comes in time renews it.
-    let (mut rig, _) = after(&[("e", lasting(Source::Hung, 5))], SECOND);
+    let (mut rig, _) = after(&[("e", lasting(ClaimSource::Hung, 5))], SECOND);
     rig.run();
     rig.pass(3 * SECOND);
-    rig.raise("e", claim(Source::External("cloud".into())), false);
+    rig.raise("e", claim(ClaimSource::External("cloud".into())), false);
     rig.pass(3 * SECOND);
     assert_eq!(rig.cut(), "e");
 }
 
 #[test]
 fn what_nobody_claims_lapses_and_is_taken_back() {
-    let (rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
-    let mut rig = Rig::over(rig.maps, Saved::default(), told(), rig.now.mono);
+    let (rig, cluster) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
+    let mut rig = Rig::over(rig.maps, Saved::default(), settings(), rig.now.mono);
     rig.run();
     assert!(rig.did().is_empty());
     assert_eq!(rig.cut(), "b");
@@ -150,7 +151,7 @@ fn what_nobody_claims_lapses_and_is_taken_back() {
 
 #[test]
 fn a_verdict_that_lapsed_is_not_brought_back() {
-    let (mut rig, _) = after(&[("b", claim(Source::Cli))], 3 * SECOND);
+    let (mut rig, _) = after(&[("b", claim(ClaimSource::Cli))], 3 * SECOND);
     rig.run();
     rig.pass(SECOND);
     assert!(rig.did().is_empty());
@@ -159,22 +160,22 @@ fn a_verdict_that_lapsed_is_not_brought_back() {
 /// The file is read while verdicts are bridged.
 #[test]
 fn the_file_s_flags_are_renewed_as_they_were_saved_and_then_as_it_says() {
-    let (mut rig, _) = after(&[("b", claim(Source::File)), ("c", claim(Source::File))], SECOND);
+    let (mut rig, _) = after(&[("b", claim(ClaimSource::File)), ("c", claim(ClaimSource::File))], SECOND);
     rig.run();
     assert_eq!(rig.cut(), "b,c");
-    let claims = vec![(NodeName::from("c"), claim(Source::File))];
-    rig.tell(Input::Replace { source: Source::File, claims });
+    let claims = vec![(NodeName::from("c"), claim(ClaimSource::File))];
+    rig.tell(Input::Replace { source: ClaimSource::File, claims });
     rig.pass(4 * SECOND);
     assert_eq!(rig.cut(), "c");
 }
 
 #[test]
 fn a_name_that_two_entries_bear_is_believed_of_neither() {
-    let (rig, _) = after(&[("b", claim(Source::Cli))], SECOND);
+    let (rig, _) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
     let mut maps: Maps = rig.maps;
     let entry = *maps.nodes.values().find(|entry| entry.name[0] == b'b').unwrap();
     maps.nodes.insert(90, NodeEntry { generation: 1, ..entry });
-    let mut rig = Rig::over(maps, rig.saved, told(), rig.now.mono);
+    let mut rig = Rig::over(maps, rig.saved, settings(), rig.now.mono);
     rig.run();
     assert!(rig.did().is_empty());
 }
@@ -182,12 +183,12 @@ fn a_name_that_two_entries_bear_is_believed_of_neither() {
 /// The maps are another agent's: no node is newly cut before the first tables are written, and no exemption is removed.
 #[test]
 fn nobody_is_cut_newly_before_the_first_tables() {
-    let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
+    let (mut rig, cluster) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
     rig.run();
     compare(&mut rig);
     rig.writes_tables = false;
-    let claims = vec![(NodeName::from("c"), claim(Source::File))];
-    rig.tell(Input::Replace { source: Source::File, claims });
+    let claims = vec![(NodeName::from("c"), claim(ClaimSource::File))];
+    rig.tell(Input::Replace { source: ClaimSource::File, claims });
     rig.view(&cluster);
     rig.pass(2 * SECOND);
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
@@ -201,7 +202,7 @@ fn nobody_is_cut_newly_before_the_first_tables() {
 /// A failure while verdicts are bridged shows once they are renewed for good.
 #[test]
 fn a_renewal_that_fails_meanwhile_is_tried_again() {
-    let (mut rig, cluster) = after(&[("b", claim(Source::Cli))], SECOND);
+    let (mut rig, cluster) = after(&[("b", claim(ClaimSource::Cli))], SECOND);
     rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
     rig.run();
     rig.pass(SECOND);

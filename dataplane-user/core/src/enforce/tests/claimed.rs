@@ -6,19 +6,19 @@ use jiff::Timestamp;
 
 use super::{
     model::Cluster,
-    rig::{BEGIN, Rig, SECOND, claim, lasting, now, told},
+    rig::{BEGIN, Rig, SECOND, claim, lasting, now, settings},
     texts::text,
 };
 use crate::{
     cluster::NodeName,
     enforce::{
-        Change, Claim, Danger, Event, Input, NewClaim, Now, Share, Source, Standing, Told,
+        Change, Claim, ClaimSource, Danger, EnforcerSettings, Event, Input, NewClaim, Now, Share, Standing,
         claim::AUTOMATIC_LASTS,
     },
 };
 
-fn wide() -> Told {
-    Told { limit: Share { part: 1, of: 1 }, ..told() }
+fn wide() -> EnforcerSettings {
+    EnforcerSettings { limit: Share { part: 1, of: 1 }, ..settings() }
 }
 
 fn rig() -> Rig {
@@ -26,9 +26,9 @@ fn rig() -> Rig {
 }
 
 fn file(nodes: &[(&str, Option<Timestamp>)]) -> Input {
-    let claim = |until| NewClaim { until, ..claim(Source::File) };
+    let claim = |until| NewClaim { until, ..claim(ClaimSource::File) };
     let claims = nodes.iter().map(|(node, until)| (NodeName::from(*node), claim(*until)));
-    Input::Replace { source: Source::File, claims: claims.collect() }
+    Input::Replace { source: ClaimSource::File, claims: claims.collect() }
 }
 
 fn wall(now: Now, seconds: i64) -> Timestamp {
@@ -38,16 +38,16 @@ fn wall(now: Now, seconds: i64) -> Timestamp {
 #[test]
 fn a_node_is_cut_for_the_longest_of_its_claims() {
     let mut rig = rig();
-    rig.raise("b", lasting(Source::Cli, 2), false);
+    rig.raise("b", lasting(ClaimSource::Cli, 2), false);
     assert_eq!(rig.entry("b").until, rig.now.mono + 2 * SECOND);
-    rig.raise("b", lasting(Source::External("cloud".into()), 5), false);
+    rig.raise("b", lasting(ClaimSource::External("cloud".into()), 5), false);
     assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
     let claims = rig.world().claims.of("b");
     assert_eq!(claims.len(), 2);
     assert!(claims.iter().all(|shown| shown.standing == Standing::Enforced));
     rig.pass(2 * SECOND);
     assert_eq!((rig.cut().as_str(), rig.world().claims.of("b").len()), ("b", 1));
-    assert!(rig.events.contains(&Event::Over("b".into(), Source::Cli)));
+    assert!(rig.events.contains(&Event::Over("b".into(), ClaimSource::Cli)));
     assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
     rig.pass(3 * SECOND - 1);
     assert_eq!(rig.cut(), "b");
@@ -60,7 +60,7 @@ fn a_node_is_cut_for_the_longest_of_its_claims() {
 #[test]
 fn a_verdict_never_outlives_an_automatic_claim() {
     let mut rig = rig();
-    rig.raise("b", lasting(Source::Hung, 1), false);
+    rig.raise("b", lasting(ClaimSource::Hung, 1), false);
     rig.flag("b").unwrap();
     assert_eq!(rig.entry("b").until, rig.now.mono + 3 * SECOND);
     rig.unflag("b").unwrap();
@@ -71,13 +71,13 @@ fn a_verdict_never_outlives_an_automatic_claim() {
 #[test]
 fn a_claim_that_is_renewed_in_time_leaves_no_gap() {
     let mut rig = rig();
-    rig.raise("b", lasting(Source::Hung, 2), false);
+    rig.raise("b", lasting(ClaimSource::Hung, 2), false);
     for _ in 0..20 {
         rig.pass(SECOND * 19 / 10);
         assert_eq!(rig.cut(), "b");
         rig.tell(Input::Claim {
             node: "b".into(),
-            change: Change::Raise { claim: lasting(Source::Hung, 2), force: false },
+            change: Change::Raise { claim: lasting(ClaimSource::Hung, 2), force: false },
             ticket: None,
         });
     }
@@ -90,7 +90,7 @@ fn a_claim_that_is_renewed_in_time_leaves_no_gap() {
 #[test]
 fn an_automatic_claim_lapses_unless_it_is_renewed() {
     let mut rig = rig();
-    rig.raise("b", claim(Source::Unreachable), false);
+    rig.raise("b", claim(ClaimSource::Unreachable), false);
     rig.pass(AUTOMATIC_LASTS.as_nanos() as u64 - 1);
     assert_eq!(rig.cut(), "b");
     rig.pass(1);
@@ -104,7 +104,7 @@ fn an_automatic_claim_lapses_unless_it_is_renewed() {
 #[test]
 fn a_claim_on_an_unknown_node_is_shown_and_holds_once_the_node_comes() {
     let mut rig = rig();
-    rig.raise("x", claim(Source::Hung), false);
+    rig.raise("x", claim(ClaimSource::Hung), false);
     assert_eq!(rig.world().claims.of("x")[0].standing, Standing::Unknown);
     rig.view(&Cluster::parse(&text("abcdefx", &[])));
     assert_eq!(rig.cut(), "x");
@@ -117,7 +117,7 @@ fn the_file_s_flags_come_and_go_with_it() {
     assert_eq!(rig.cut(), "b,c");
     let came = Event::FileFlags { came: vec!["b".into(), "c".into()], went: Vec::new() };
     assert!(rig.events.contains(&came), "{:?}", rig.events);
-    rig.raise("b", claim(Source::Cli), false);
+    rig.raise("b", claim(ClaimSource::Cli), false);
     rig.tell(file(&[("c", None)]));
     assert_eq!(rig.cut(), "b,c");
     rig.unflag("b").unwrap();
@@ -174,7 +174,7 @@ fn what_is_dangerous_about_the_file_s_flags_is_said_once() {
 
 #[test]
 fn a_file_that_comes_before_its_view_is_taken() {
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.tell(file(&[("b", None)]));
     rig.view(&Cluster::parse(&text("abcdef", &[])));
     assert_eq!(rig.cut(), "b");
@@ -183,7 +183,7 @@ fn a_file_that_comes_before_its_view_is_taken() {
 #[test]
 fn an_end_is_the_sooner_of_both_clocks() {
     let at = now(BEGIN);
-    let new = NewClaim { until: Some(wall(at, 50)), ..lasting(Source::Cli, 60) };
+    let new = NewClaim { until: Some(wall(at, 50)), ..lasting(ClaimSource::Cli, 60) };
     let claim = Claim::raise(new, None, at);
     assert_eq!(claim.remaining(at), Some(Duration::from_secs(50)));
     assert!(!claim.ended(now(BEGIN + 50 * SECOND - 1)) && claim.ended(now(BEGIN + 50 * SECOND)));

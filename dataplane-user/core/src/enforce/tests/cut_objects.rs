@@ -11,11 +11,11 @@ use nodefence_common::PortKey;
 use super::{
     model::{Cluster, Maps, word},
     objects::each,
-    rig::{Fate, Rig, SECOND, claim, told},
+    rig::{Fate, Rig, SECOND, claim, settings},
 };
 use crate::{
     cluster::{Builder, NodeName, Rules, Seeded, Source as Objects},
-    enforce::{Change, Input, Source},
+    enforce::{Change, ClaimSource, Input},
 };
 
 /// As [`crate::cluster::Source`] calls its nodes, and one that it does not know.
@@ -48,7 +48,7 @@ fn met(maps: &Maps) -> Met {
 fn any_claim(rig: &mut Rig, random: &mut Seeded) {
     let node = random.pick(&NODES);
     let source = random.pick(&[0, 0, 1]);
-    let source = if source == 0 { Source::Cli } else { Source::Hung };
+    let source = if source == 0 { ClaimSource::Cli } else { ClaimSource::Hung };
     let change = match random.percent(60) {
         true => Change::Raise { claim: claim(source), force: true },
         false => Change::Withdraw(source),
@@ -66,7 +66,7 @@ fn any_tables(rig: &mut Rig, random: &mut Seeded) {
 }
 
 fn begun() -> Rig {
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.tell(Input::Routes { own_attached: true });
     rig
 }
@@ -108,9 +108,9 @@ fn history(seed: u64) -> [usize; 3] {
     fresh.view(&Cluster::told(objects.told(Rules::Tolerant, seed).view()));
     let claimed: Vec<NodeName> = rig.enforcer.claims.nodes().cloned().collect();
     for node in &claimed {
-        assert!(rig.enforcer.claims.of(node).iter().all(|claim| claim.source == Source::Cli));
+        assert!(rig.enforcer.claims.of(node).iter().all(|claim| claim.source == ClaimSource::Cli));
         // Of a node that is not there it is refused.
-        fresh.raise(node, claim(Source::Cli), true);
+        fresh.raise(node, claim(ClaimSource::Cli), true);
     }
     fresh.pass(SECOND);
     assert_eq!(met(&rig.maps), met(&fresh.maps), "{}", rig.log.join("\n"));

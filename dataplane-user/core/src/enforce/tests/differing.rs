@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodefence_common::{Action, NodeEntry, PortKey, Verdict, port_flags};
 
 use super::{
-    rig::{Fate, Rig, SECOND, told},
+    rig::{Fate, Rig, SECOND, settings},
     texts::text,
 };
 use crate::enforce::{Differing, Output, World};
@@ -14,7 +14,7 @@ const FLAGGED: u32 = Verdict::Flagged as u32;
 
 /// Node b is flagged, and its port is exempt: a Service has nothing else.
 fn rig() -> Rig {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     assert_eq!((rig.cut().as_str(), rig.maps.exempt.len()), ("b", 2));
     rig
@@ -97,7 +97,7 @@ fn each_exempted_port_that_is_not_as_it_was_written_is_found() {
 #[test]
 fn a_port_that_is_cut_at_an_address_that_passes_may_be_missing() {
     let second = "- {name: x/s2, clusterIPs: [10.96.0.2], ports: [{port: 90, targetPort: 81}], endpoints: [{address: 10.1.1.2, node: b}, {address: 10.1.2.3, node: c}]}\n";
-    let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), told());
+    let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), settings());
     rig.flag("b").unwrap();
     let (nodes, exempt) = read(&rig);
     let found = |exempt: &[(PortKey, u32)]| world(&rig).differing(&nodes, exempt, rig.now.mono).ports;

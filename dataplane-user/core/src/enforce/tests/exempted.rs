@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::{
     model::{Cluster, OWN},
     random::{Seeded, cluster},
-    rig::{policy, told},
+    rig::{policy, settings},
     texts::text,
 };
 use crate::{
@@ -27,7 +27,7 @@ fn slot(name: &str) -> Slot {
 
 fn build(cluster: &Arc<Cluster>, epoch: u64) -> NewView {
     let view = Arc::clone(&cluster.view);
-    NewView::build(Epoch(epoch), view, |name| Some(slot(name)), |_| None, &policy(&told()), None, None)
+    NewView::build(Epoch(epoch), view, |name| Some(slot(name)), |_| None, &policy(&settings()), None, None)
 }
 
 fn oracle(cluster: &Cluster, cut: &BTreeSet<Slot>) -> Exemptions {

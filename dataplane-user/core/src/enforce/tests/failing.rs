@@ -6,13 +6,13 @@ use nodefence_common::{NodeEntry, PortKey, port_flags};
 
 use super::{
     model::Cluster,
-    rig::{Fate, Rig, SECOND, claim, told},
+    rig::{Fate, Rig, SECOND, claim, settings},
     texts::text,
 };
-use crate::enforce::{Change, Event, Input, Output, Refusal, Share, Source, Told};
+use crate::enforce::{Change, ClaimSource, EnforcerSettings, Event, Input, Output, Refusal, Share};
 
-fn wide() -> Told {
-    Told { limit: Share { part: 1, of: 1 }, ..told() }
+fn wide() -> EnforcerSettings {
+    EnforcerSettings { limit: Share { part: 1, of: 1 }, ..settings() }
 }
 
 fn refuse_place(rig: &mut Rig, node: &str) {
@@ -43,13 +43,13 @@ fn room(rig: &mut Rig, keys: usize) {
 }
 
 fn detect(rig: &mut Rig, node: &str) {
-    let change = Change::Raise { claim: claim(Source::Hung), force: false };
+    let change = Change::Raise { claim: claim(ClaimSource::Hung), force: false };
     rig.tell(Input::Claim { node: node.into(), change, ticket: None });
 }
 
 #[test]
 fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
     let since = rig.world().enforced.iter().next().unwrap().challenge_since;
@@ -72,7 +72,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
     assert_eq!(told, 1);
     // Another flag does not depend on it.
     rig.flag("d").unwrap_err();
-    rig.raise("d", claim(Source::Cli), true);
+    rig.raise("d", claim(ClaimSource::Cli), true);
     assert_eq!(rig.cut(), "c,d");
     // It can be written again: its clients are challenged anew.
     rig.fates = Box::new(|_| Fate::Done);
@@ -84,7 +84,7 @@ fn a_node_that_cannot_be_renewed_leaves_the_others_held() {
 
 #[test]
 fn nobody_is_cut_whose_exemptions_do_not_fit() {
-    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), settings());
     room(&mut rig, 1);
     let refused = rig.flag("b").unwrap_err();
     let Refusal::NotExempt { port, .. } = refused else { panic!("{refused:?}") };
@@ -105,7 +105,7 @@ fn nobody_is_cut_whose_exemptions_do_not_fit() {
 #[test]
 fn an_address_passes_whole_where_what_is_cut_there_does_not_fit() {
     let second = "- {name: x/s2, clusterIPs: [10.96.0.2], ports: [{port: 90, targetPort: 81}], endpoints: [{address: 10.1.1.2, node: b}, {address: 10.1.2.3, node: c}]}\n";
-    let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), told());
+    let mut rig = Rig::with(&(text("abcdef", &["b"]) + second), settings());
     let refuse =
         |output: &Output| if matches!(output, Output::Except(_)) { Fate::Failed } else { Fate::Done };
     rig.fates = Box::new(refuse);
@@ -130,7 +130,7 @@ fn what_is_cut_no_more_at_an_address_that_passes_must_go() {
         )
     };
     let of = |port| Cluster::parse(&(text("abcdef", &["b"]) + &second(port)));
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.view(&of(81));
     rig.flag("b").unwrap();
     rig.fates =
@@ -172,7 +172,7 @@ fn a_claim_without_a_request_waits_for_its_exemptions() {
 /// V2: an exemption that a new view needs does not fit, for a node that is cut already. The node is released before the tables are written.
 #[test]
 fn a_node_whose_exemption_fails_later_is_released() {
-    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), settings());
     rig.flag("b").unwrap();
     rig.did();
     room(&mut rig, 0);
@@ -192,7 +192,7 @@ fn a_node_whose_exemption_fails_later_is_released() {
 /// V2, and the node cannot be released either: the tables wait until its verdict has lapsed.
 #[test]
 fn tables_wait_for_what_must_be_exempt() {
-    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), settings());
     rig.flag("b").unwrap();
     rig.fates = Box::new(|output| match output {
         Output::Node(..) | Output::Exempt(_) => Fate::Failed,
@@ -227,7 +227,7 @@ fn an_exemption_that_failed_holds_up_who_needs_it_later() {
 
 #[test]
 fn an_exemption_that_cannot_be_removed_is_tried_again() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     rig.fates = Box::new(|output| match output {
         Output::Unexempt(_) => Fate::FailedAndDone,
@@ -248,7 +248,7 @@ fn an_exemption_that_cannot_be_removed_is_tried_again() {
 
 #[test]
 fn the_tables_wait_for_new_owners() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
     rig.view(&Cluster::parse(&text("abcdefg", &[])));
     rig.pass(2 * SECOND);
@@ -261,7 +261,7 @@ fn the_tables_wait_for_new_owners() {
 /// Entries that others changed behind the agent's back are written again.
 #[test]
 fn what_differs_is_mended() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     let same = rig.found(true);
     rig.did();

@@ -9,7 +9,7 @@ use super::{
     changing::{Cluster, names},
     model::Slots,
     random::Seeded,
-    rig::{policy, told},
+    rig::{policy, settings},
 };
 use crate::{
     cluster::{ClusterView, Node, NodeName},
@@ -32,7 +32,7 @@ struct Ways {
 fn build(slots: &Slots, view: &Arc<ClusterView>, mode: Option<Mode>, before: Option<&NewView>) -> NewView {
     let pool = |node: &Node| (node.zone.as_deref() == Some("y")).then(|| "front".into());
     let epoch = Epoch(before.map_or(1, |before| before.epoch.0 + 1));
-    NewView::build(epoch, Arc::clone(view), |name| slots.get(name), pool, &policy(&told()), mode, before)
+    NewView::build(epoch, Arc::clone(view), |name| slots.get(name), pool, &policy(&settings()), mode, before)
 }
 
 /// A node's targets, with how many of what they may use it has, and its untied ports: in words that do not depend on numbers.

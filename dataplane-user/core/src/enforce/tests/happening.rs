@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    history::{History, Saw, any_told},
+    history::{History, Saw, any_settings},
     model::Cluster,
     oracle::{OnDisk, Oracle},
     random::{NODES, Seeded, cluster, without_one},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Change, Input, NewClaim, Saved, Source, Ticket},
+    enforce::{Change, ClaimSource, Input, NewClaim, Saved, Ticket},
     proxy::Replacement,
 };
 
@@ -95,12 +95,12 @@ impl History {
         self.tell(Input::View { view, flags });
     }
 
-    fn any_source(&mut self) -> Source {
+    fn any_source(&mut self) -> ClaimSource {
         match self.random.below(6) {
-            0 | 1 => Source::Cli,
-            2 => Source::External("cloud".into()),
-            3 | 4 => Source::Hung,
-            _ => Source::Unreachable,
+            0 | 1 => ClaimSource::Cli,
+            2 => ClaimSource::External("cloud".into()),
+            3 | 4 => ClaimSource::Hung,
+            _ => ClaimSource::Unreachable,
         }
     }
 
@@ -135,7 +135,7 @@ impl History {
 
     fn any_file(&mut self) {
         let claims = self.any_flags();
-        self.tell(Input::Replace { source: Source::File, claims });
+        self.tell(Input::Replace { source: ClaimSource::File, claims });
     }
 
     fn any_flags(&mut self) -> Vec<(NodeName, NewClaim)> {
@@ -143,7 +143,7 @@ impl History {
         self.note(format!("file {nodes:?}"));
         let until = self.random.below(SECOND * 20);
         let until = self.random.percent(25).then(|| now(self.rig.now.mono + until).wall);
-        let new = || NewClaim { until, ..claim(Source::File) };
+        let new = || NewClaim { until, ..claim(ClaimSource::File) };
         nodes.into_iter().map(|node| (NodeName::from(node), new())).collect()
     }
 
@@ -220,21 +220,23 @@ impl History {
 
     /// Another agent takes over, with what was saved.
     fn take_over(&mut self) {
-        let told = if self.random.percent(70) { self.rig.told.clone() } else { any_told(&mut self.random) };
+        let settings =
+            if self.random.percent(70) { self.rig.settings.clone() } else { any_settings(&mut self.random) };
         let later = self.random.pick(&[1, SECOND / 3, SECOND, 2 * SECOND, 5 * SECOND]);
-        self.note(format!("take-over {later} {:?} {:?}", told.mode, told.auto));
+        self.note(format!("take-over {later} {:?} {:?}", settings.mode, settings.auto));
         self.saw.insert(Saw::TakeOver);
         let maps = std::mem::take(&mut self.rig.maps);
         let saved = self.rig.saved.clone();
         self.is_saved();
         let (exceeded, came_back) = (self.oracle.exceeded, self.oracle.came_back);
-        self.oracle = Oracle::over(self.oracle.saved.clone(), told.clone(), now(self.rig.now.mono + later));
+        self.oracle =
+            Oracle::over(self.oracle.saved.clone(), settings.clone(), now(self.rig.now.mono + later));
         self.oracle.exceeded = exceeded;
         self.oracle.came_back = came_back;
         let fates = std::mem::replace(&mut self.rig.fates, Box::new(|_| Fate::Done));
         let found = Replacement::by_devices(|_| true).filter(|_| self.random.percent(5));
         self.oracle.replaced = found.is_some();
-        let mut next = Rig::over_beside(maps, saved, told, found, self.rig.now.mono + later);
+        let mut next = Rig::over_beside(maps, saved, settings, found, self.rig.now.mono + later);
         next.fates = fates;
         next.writes_tables = false;
         next.saves = self.random.percent(70);

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{Auto, Input, Now, Output, Refusal, Share, Source, Standing, Told, place::cuts},
+    enforce::{
+        Auto, ClaimSource, EnforcerSettings, Input, Now, Output, Refusal, Share, Standing, place::cuts,
+    },
     plan::{self, Mode},
 };
 
@@ -74,9 +76,9 @@ pub(super) struct History {
 impl History {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
-        let told = any_told(&mut random);
-        let oracle = Oracle::over(OnDisk::default(), told.clone(), now(BEGIN));
-        let mut rig = Rig::new(told);
+        let settings = any_settings(&mut random);
+        let oracle = Oracle::over(OnDisk::default(), settings.clone(), now(BEGIN));
+        let mut rig = Rig::new(settings);
         let failing = Rc::new(RefCell::new((0, Seeded::new(seed ^ 0x5555))));
         let fates = Rc::clone(&failing);
         rig.fates = Box::new(move |output| fate(&mut fates.borrow_mut(), output));
@@ -306,7 +308,7 @@ impl History {
         if self.oracle.is_old(self.rig.now) {
             self.saw.insert(Saw::Old);
         }
-        if self.oracle.replaced && !self.rig.told.force && self.rig.told.mode == Mode::Enforce {
+        if self.oracle.replaced && !self.rig.settings.force && self.rig.settings.mode == Mode::Enforce {
             self.saw.insert(Saw::Replaced);
         }
         if self.oracle.came_back > 0 {
@@ -329,7 +331,8 @@ impl History {
             return;
         }
         let members = self.members();
-        let mut shown: BTreeMap<(NodeName, Source), (Duration, Option<Duration>, Standing)> = BTreeMap::new();
+        let mut shown: BTreeMap<(NodeName, ClaimSource), (Duration, Option<Duration>, Standing)> =
+            BTreeMap::new();
         for (node, claims) in self.rig.world().claims.by_name() {
             for its in claims {
                 let key = (node.clone(), its.claim.source.clone());
@@ -363,7 +366,7 @@ impl History {
     fn is_saved_but_for_renewals(&self) {
         let saved = &self.oracle.saved.claims;
         let held = &self.oracle.kept.claims;
-        let same = |(key, held): (&(NodeName, Source), &Held)| {
+        let same = |(key, held): (&(NodeName, ClaimSource), &Held)| {
             saved.get(key).is_some_and(|saved| {
                 saved.raised == held.raised
                     && (saved.ends == held.ends || (key.1.automatic() && saved.ends < held.ends))
@@ -445,8 +448,8 @@ impl History {
     }
 }
 
-pub(super) fn any_told(random: &mut Seeded) -> Told {
-    Told {
+pub(super) fn any_settings(random: &mut Seeded) -> EnforcerSettings {
+    EnforcerSettings {
         own: OWN.into(),
         mode: if random.percent(85) { Mode::Enforce } else { Mode::Observe },
         auto: random.pick(&[Auto::Enforce, Auto::Enforce, Auto::Enforce, Auto::Observe, Auto::Off]),

@@ -2,10 +2,12 @@
 
 use super::{
     model::Cluster,
-    rig::{BEGIN, Rig, SECOND, claim, lasting, now, told},
+    rig::{BEGIN, Rig, SECOND, claim, lasting, now, settings},
     texts::text,
 };
-use crate::enforce::{Auto, Change, Event, Input, LimitScope, Share, Source, Standing, Told, WITHHELD_FOR};
+use crate::enforce::{
+    Auto, Change, ClaimSource, EnforcerSettings, Event, Input, LimitScope, Share, Standing, WITHHELD_FOR,
+};
 use crate::plan::Mode;
 
 const WINDOW: u64 = WITHHELD_FOR.as_nanos() as u64;
@@ -13,17 +15,17 @@ const WINDOW: u64 = WITHHELD_FOR.as_nanos() as u64;
 /// Twelve nodes without zones or pools that matter: four may be cut.
 fn rig() -> Rig {
     let flat = text("defghijklmno", &[]).replace(", zone: y", "").replace("- {name: d,", "- {name: z,");
-    Rig::with(&flat, told())
+    Rig::with(&flat, settings())
 }
 
 /// A detector's claim that lasts long.
 fn detect(rig: &mut Rig, node: &str) {
-    let change = Change::Raise { claim: lasting(Source::Hung, 10_000), force: false };
+    let change = Change::Raise { claim: lasting(ClaimSource::Hung, 10_000), force: false };
     rig.tell(Input::Claim { node: node.into(), change, ticket: None });
 }
 
 fn withdraw(rig: &mut Rig, node: &str) {
-    rig.tell(Input::Claim { node: node.into(), change: Change::Withdraw(Source::Hung), ticket: None });
+    rig.tell(Input::Claim { node: node.into(), change: Change::Withdraw(ClaimSource::Hung), ticket: None });
 }
 
 fn withheld(rig: &Rig) -> String {
@@ -113,7 +115,7 @@ fn a_person_s_flags_use_the_limit_up_and_stay() {
     assert_eq!(rig.did()[..3], ["healthy f", "healthy g", "publish e,h,i"]);
     // Persons' claims alone may go beyond the limit.
     rig.flag("j").unwrap();
-    rig.raise("k", claim(Source::Cli), true);
+    rig.raise("k", claim(ClaimSource::Cli), true);
     assert_eq!(rig.cut(), "e,h,i,j,k");
     rig.pass(1);
     detect(&mut rig, "l");
@@ -130,7 +132,7 @@ fn a_person_s_flags_use_the_limit_up_and_stay() {
 #[test]
 fn each_zone_and_each_pool_has_its_own_limit() {
     // Three nodes in zone x and pool front, nine in zone y, of which one is alone in pool back.
-    let mut rig = Rig::with(&text("abcdefghijkl", &[]), told());
+    let mut rig = Rig::with(&text("abcdefghijkl", &[]), settings());
     detect(&mut rig, "b");
     assert_eq!(rig.cut(), "b");
     detect(&mut rig, "d");
@@ -164,11 +166,11 @@ fn a_smaller_view_lowers_the_limit() {
 #[test]
 fn what_a_source_flags_counts_in_the_view_that_it_comes_with() {
     let cluster = |names| text(names, &[]).replace(", zone: y", "");
-    let mut rig = Rig::with(&cluster("efg"), told());
+    let mut rig = Rig::with(&cluster("efg"), settings());
     detect(&mut rig, "e");
     assert_eq!(rig.cut(), "e");
     let view = rig.deliver(&Cluster::parse(&cluster("efghijklmno")));
-    let flags = vec![("f".into(), claim(Source::File))];
+    let flags = vec![("f".into(), claim(ClaimSource::File))];
     rig.tell(Input::View { view, flags: Some(flags) });
     assert_eq!((rig.cut().as_str(), withheld(&rig).as_str()), ("e,f", ""));
 }
@@ -176,7 +178,7 @@ fn what_a_source_flags_counts_in_the_view_that_it_comes_with() {
 #[test]
 fn observed_claims_are_withheld_as_enforced_ones_are() {
     for (mode, auto) in [(Mode::Observe, Auto::Enforce), (Mode::Enforce, Auto::Observe)] {
-        let mut rig = Rig::with(&text("defghi", &[]), Told { mode, auto, ..told() });
+        let mut rig = Rig::with(&text("defghi", &[]), EnforcerSettings { mode, auto, ..settings() });
         detect(&mut rig, "e");
         detect(&mut rig, "f");
         assert_eq!(rig.world().observed.iter().count(), 2);
@@ -187,7 +189,7 @@ fn observed_claims_are_withheld_as_enforced_ones_are() {
 
 #[test]
 fn what_is_off_does_not_count() {
-    let mut rig = Rig::with(&text("defghi", &[]), Told { auto: Auto::Off, ..told() });
+    let mut rig = Rig::with(&text("defghi", &[]), EnforcerSettings { auto: Auto::Off, ..settings() });
     for node in ["e", "f", "g"] {
         detect(&mut rig, node);
     }
@@ -216,7 +218,7 @@ fn a_take_over_remembers_what_was_released() {
     detect(&mut rig, "j");
     assert_eq!(rig.cut(), "j");
     let view = std::sync::Arc::clone(&rig.known[&rig.last.as_ref().unwrap().epoch].cluster);
-    let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), told(), rig.now.mono + SECOND);
+    let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), settings(), rig.now.mono + SECOND);
     next.run();
     next.view(&view);
     assert_eq!((next.cut().as_str(), withheld(&next).as_str()), ("j", "e,f,g,h,i"));
@@ -254,7 +256,7 @@ fn what_is_withheld_is_not_new_once_it_comes_back() {
     detect(&mut rig, "e");
     assert_eq!((rig.cut().as_str(), raised(&rig, "e")), ("", 0));
     // Another source's claim is new, and so is one on a node without withheld claims.
-    let ticket = rig.raise("f", lasting(Source::Unreachable, 10_000), false);
+    let ticket = rig.raise("f", lasting(ClaimSource::Unreachable, 10_000), false);
     assert!(rig.answers[&ticket].is_ok());
     detect(&mut rig, "j");
     assert_eq!((rig.cut().as_str(), raised(&rig, "f"), raised(&rig, "j")), ("f,j", 62, 62));
@@ -278,10 +280,10 @@ fn what_is_withheld_is_not_new_once_it_comes_back() {
 fn what_is_withheld_and_lapses_is_not_new_once_it_comes_back() {
     for noticed in [true, false] {
         let mut rig = flapping();
-        rig.raise("e", claim(Source::Hung), false);
+        rig.raise("e", claim(ClaimSource::Hung), false);
         if noticed {
             rig.pass(31 * SECOND);
-            assert!(rig.events.contains(&Event::Over("e".into(), Source::Hung)));
+            assert!(rig.events.contains(&Event::Over("e".into(), ClaimSource::Hung)));
             assert_eq!(withheld(&rig), "f,g,h,i");
         } else {
             rig.now = now(rig.now.mono + 31 * SECOND);
@@ -339,7 +341,7 @@ fn a_take_over_remembers_what_is_gone() {
         let mut rig = flapping();
         withdraw(&mut rig, "e");
         let view = std::sync::Arc::clone(&rig.known[&rig.last.as_ref().unwrap().epoch].cluster);
-        let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), told(), rig.now.mono + SECOND);
+        let mut next = Rig::over(rig.maps.clone(), rig.saved.clone(), settings(), rig.now.mono + SECOND);
         next.run();
         withdraw(&mut next, "f");
         if before_the_view {

@@ -1,24 +1,24 @@
 //! A command changes the mode of an agent that runs: the weaker of it and of what else keeps the agent from cutting holds.
 
 use super::{
-    rig::{Rig, SECOND, claim, told},
+    rig::{Rig, SECOND, claim, settings},
     texts::text,
 };
 use crate::{
-    enforce::{ChangedBy, Event, Input, Share, Source, Standing, Told},
+    enforce::{ChangedBy, ClaimSource, EnforcerSettings, Event, Input, Share, Standing},
     plan::Mode,
     proxy::Replacement,
 };
 
 /// Two nodes are flagged, and one has an automatic claim.
-fn rig(told: Told) -> Rig {
+fn rig(settings: EnforcerSettings) -> Rig {
     // No limit withholds the automatic one.
     let limit = Share { part: 1, of: 1 };
-    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), Told { limit, ..told });
+    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), EnforcerSettings { limit, ..settings });
     for node in ["b", "e"] {
         rig.flag(node).unwrap();
     }
-    rig.raise("c", claim(Source::Hung), false);
+    rig.raise("c", claim(ClaimSource::Hung), false);
     rig
 }
 
@@ -47,7 +47,7 @@ fn cuts(mode: Mode) -> (String, usize, Mode, Mode) {
 
 #[test]
 fn in_mode_observe_verdicts_are_taken_back_and_in_mode_enforce_given_again() {
-    let mut rig = rig(told());
+    let mut rig = rig(settings());
     assert_eq!(shown(&rig), cuts(Mode::Enforce));
     assert_eq!((rig.maps.exempt.is_empty(), rig.world().mode_changed.clone()), (false, None));
     let observe = change(&mut rig, Mode::Observe, 1000);
@@ -70,7 +70,7 @@ fn in_mode_observe_verdicts_are_taken_back_and_in_mode_enforce_given_again() {
 
 #[test]
 fn an_agent_that_was_started_to_observe_cuts_once_it_is_told_to() {
-    let mut rig = rig(Told { mode: Mode::Observe, ..told() });
+    let mut rig = rig(EnforcerSettings { mode: Mode::Observe, ..settings() });
     assert_eq!(shown(&rig), cuts(Mode::Observe));
     change(&mut rig, Mode::Enforce, 0);
     assert_eq!(shown(&rig), cuts(Mode::Enforce));
@@ -79,7 +79,7 @@ fn an_agent_that_was_started_to_observe_cuts_once_it_is_told_to() {
 /// Only a command that changes something counts as the last change.
 #[test]
 fn what_holds_already_is_no_change() {
-    let mut rig = rig(told());
+    let mut rig = rig(settings());
     change(&mut rig, Mode::Enforce, 7);
     assert_eq!((shown(&rig), rig.world().mode_changed.clone()), (cuts(Mode::Enforce), None));
     assert!(!rig.events.iter().any(|event| matches!(event, Event::ModeChanged(..))));
@@ -89,7 +89,7 @@ fn what_holds_already_is_no_change() {
 fn the_weaker_of_the_mode_and_of_what_replaces_kube_proxy_holds() {
     let found = Replacement::by_devices(|name| name == "cilium_host").unwrap();
     for (force, event) in [(false, Event::Replaced(found)), (true, Event::Forced(found))] {
-        let mut rig = rig(Told { mode: Mode::Observe, force, ..told() });
+        let mut rig = rig(EnforcerSettings { mode: Mode::Observe, force, ..settings() });
         rig.tell(Input::Replacement(Some(found)));
         let beside = |rig: &Rig| {
             let its = |event: &&Event| matches!(event, Event::Replaced(_) | Event::Forced(_));

@@ -9,7 +9,8 @@ use super::model::OWN;
 use crate::{
     cluster::NodeName,
     enforce::{
-        Auto, Change, Input, LimitScope, Member, NewClaim, Now, Outcome, Refusal, Source, Standing, Told,
+        Auto, Change, ClaimSource, EnforcerSettings, Input, LimitScope, Member, NewClaim, Now, Outcome,
+        Refusal, Standing,
     },
     plan::Mode,
 };
@@ -35,7 +36,7 @@ impl Held {
 }
 
 pub(super) type Members = BTreeMap<NodeName, Member>;
-type Key = (NodeName, Source);
+type Key = (NodeName, ClaimSource);
 
 /// What outlives an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(super) struct OnDisk {
 /// All claims, and which automatic ones may be enforced.
 #[derive(Clone, Debug)]
 pub(super) struct Oracle {
-    told: Told,
+    settings: EnforcerSettings,
     /// A view was taken.
     pub(super) open: bool,
     pub(super) kept: OnDisk,
@@ -79,9 +80,9 @@ pub(super) struct Oracle {
 
 impl Oracle {
     /// The oracle of an agent that finds this saved state.
-    pub(super) fn over(saved: OnDisk, told: Told, now: Now) -> Self {
+    pub(super) fn over(saved: OnDisk, settings: EnforcerSettings, now: Now) -> Self {
         Self {
-            told,
+            settings,
             open: false,
             kept: saved.clone(),
             saving: None,
@@ -102,7 +103,7 @@ impl Oracle {
     pub(super) fn tell(&mut self, input: &Input, members: &Members, now: Now) {
         match input {
             Input::Claim { ticket, .. } if self.is_closed(ticket.is_some()) => {}
-            Input::Replace { source, .. } if *source != Source::File && self.is_closed(false) => {}
+            Input::Replace { source, .. } if *source != ClaimSource::File && self.is_closed(false) => {}
             Input::HandOver(_) if self.given > 0 => self.given += 1,
             Input::HandOver(ticket) => drop(self.handing_over.insert(ticket.0, now.mono)),
             Input::HandOverUnheard => self.given = self.given.saturating_sub(1),
@@ -110,7 +111,7 @@ impl Oracle {
             Input::Replacement(found) => self.replaced = found.is_some(),
             Input::DrainAlive(at) => self.drain_alive = self.drain_alive.max(*at),
             Input::Claim { node, change: Change::Raise { claim, force }, ticket } => {
-                if claim.source == Source::Cli && self.refuses(node, *force, members, now) {
+                if claim.source == ClaimSource::Cli && self.refuses(node, *force, members, now) {
                     return;
                 }
                 let key = (node.clone(), claim.source.clone());
@@ -125,12 +126,18 @@ impl Oracle {
                 self.put((node.clone(), source.clone()), None, members, now);
             }
             Input::Replace { source, claims } => self.replace(source, claims, members, now),
-            Input::View { flags: Some(flags), .. } => self.replace(&Source::File, flags, members, now),
+            Input::View { flags: Some(flags), .. } => self.replace(&ClaimSource::File, flags, members, now),
             _ => {}
         }
     }
 
-    fn replace(&mut self, source: &Source, claims: &[(NodeName, NewClaim)], members: &Members, now: Now) {
+    fn replace(
+        &mut self,
+        source: &ClaimSource,
+        claims: &[(NodeName, NewClaim)],
+        members: &Members,
+        now: Now,
+    ) {
         let is_its = |key: &&Key| key.1 == *source && !claims.iter().any(|(node, _)| *node == key.0);
         let went: Vec<Key> = self.kept.claims.keys().filter(is_its).cloned().collect();
         for (node, claim) in claims {
@@ -154,7 +161,7 @@ impl Oracle {
         }
         let by_person = |other: &&NodeName| {
             let live = |source| self.live(&((*other).clone(), source), now).is_some();
-            *other != node && (live(Source::Cli) || live(Source::File))
+            *other != node && (live(ClaimSource::Cli) || live(ClaimSource::File))
         };
         let flagged = members.keys().filter(by_person).count() + 1;
         !force && (*node == *OWN || flagged * 3 > members.len())
@@ -178,7 +185,7 @@ impl Oracle {
         };
         match before {
             // The file says of it what it said before.
-            Some(before) if key.1 == Source::File && before.until == claim.until => held = before,
+            Some(before) if key.1 == ClaimSource::File && before.until == claim.until => held = before,
             Some(before) if automatic && !before.over(now) => held.raised = before.raised,
             _ if automatic => {
                 if let Some(before) = before {
@@ -195,7 +202,7 @@ impl Oracle {
     }
 
     fn put(&mut self, key: Key, held: Option<Held>, members: &Members, now: Now) {
-        match held.filter(|held| key.1 == Source::File || !held.over(now)) {
+        match held.filter(|held| key.1 == ClaimSource::File || !held.over(now)) {
             Some(held) => drop(self.kept.claims.insert(key, held)),
             None => {
                 if let Some(before) = self.kept.claims.remove(&key) {
@@ -244,7 +251,7 @@ impl Oracle {
 
     /// Time went by, and nobody withdrew what is over now. What the file says stays in the file.
     pub(super) fn lapse(&mut self, members: &Members, now: Now) {
-        let lapses = |(key, held): &(&Key, &Held)| key.1 != Source::File && held.over(now);
+        let lapses = |(key, held): &(&Key, &Held)| key.1 != ClaimSource::File && held.over(now);
         let over: Vec<Key> = self.kept.claims.iter().filter(lapses).map(|(key, _)| key.clone()).collect();
         for key in over {
             self.put(key, None, members, now);
@@ -268,13 +275,13 @@ impl Oracle {
                 let (mut person, mut new) = (false, false);
                 for ((_, source), held) in self.on(name).filter(|(_, held)| !held.over(now)) {
                     person |= !is_automatic(source);
-                    new |= is_automatic(source) && self.told.auto != Auto::Off && is_new(held);
+                    new |= is_automatic(source) && self.settings.auto != Auto::Off && is_new(held);
                 }
                 nodes += 1;
                 automatic += u32::from(new);
                 counted += u32::from(new || person);
             }
-            let allowed = (nodes * self.told.limit.part / self.told.limit.of).max(1);
+            let allowed = (nodes * self.settings.limit.part / self.settings.limit.of).max(1);
             if automatic > 0 && counted > allowed {
                 self.kept.released.insert(scope, now.boot);
                 self.exceeded += 1;
@@ -321,24 +328,24 @@ impl Oracle {
         if held.over(now) {
             return Standing::Over;
         }
-        let spares = self.is_old(now) || (self.replaced && !self.told.force);
-        let mut enforces = self.told.mode == Mode::Enforce && !spares;
+        let spares = self.is_old(now) || (self.replaced && !self.settings.force);
+        let mut enforces = self.settings.mode == Mode::Enforce && !spares;
         if is_automatic(&key.1) {
-            if self.told.auto == Auto::Off {
+            if self.settings.auto == Auto::Off {
                 return Standing::Off;
             }
             let by = self.withheld(&key.0, held.raised, members, now);
             if !by.is_empty() {
                 return Standing::Withheld(by.into());
             }
-            enforces &= self.told.auto == Auto::Enforce;
+            enforces &= self.settings.auto == Auto::Enforce;
         }
         if enforces { Standing::Enforced } else { Standing::Observed }
     }
 
     /// Whether the view is too old to cut by it.
     pub(super) fn is_old(&self, now: Now) -> bool {
-        self.told.max_view_age.is_some_and(|max| now.boot >= self.confirmed + max)
+        self.settings.max_view_age.is_some_and(|max| now.boot >= self.confirmed + max)
     }
 
     /// Whether a node may be cut for one of its claims.
@@ -347,9 +354,9 @@ impl Oracle {
     }
 }
 
-fn is_automatic(source: &Source) -> bool {
+fn is_automatic(source: &ClaimSource) -> bool {
     match source {
-        Source::Cli | Source::File => false,
-        Source::External(_) | Source::Hung | Source::Unreachable => true,
+        ClaimSource::Cli | ClaimSource::File => false,
+        ClaimSource::External(_) | ClaimSource::Hung | ClaimSource::Unreachable => true,
     }
 }

@@ -4,14 +4,14 @@ use nodefence_common::Verdict;
 
 use super::{
     model::Cluster,
-    rig::{Fate, Rig, claim, told},
+    rig::{Fate, Rig, claim, settings},
     texts::text,
 };
-use crate::enforce::{Change, Input, Output, Source};
+use crate::enforce::{Change, ClaimSource, Input, Output};
 
 #[test]
 fn an_exemption_comes_before_the_verdict_and_goes_after_it() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "exempt 10.1.1.2:80", "exempt 10.1.1.2", "cut b"]);
     rig.unflag("b").unwrap();
@@ -20,7 +20,7 @@ fn an_exemption_comes_before_the_verdict_and_goes_after_it() {
 
 #[test]
 fn only_what_has_nothing_else_is_exempt() {
-    let mut rig = Rig::with(&text("abcdef", &["bc", "bd"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["bc", "bd"]), settings());
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish b", "cut b"]);
     rig.flag("c").unwrap();
@@ -53,7 +53,7 @@ fn two_at_b(on: &str, port: u16) -> String {
 
 #[test]
 fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
-    let mut rig = Rig::with(&two_at_b("bc", 81), told());
+    let mut rig = Rig::with(&two_at_b("bc", 81), settings());
     rig.flag("b").unwrap();
     let exempt = ["except 10.1.1.2:81", "exempt 10.1.1.2:80", "exempt 10.1.1.2"];
     assert_eq!(rig.did(), [&["publish b"][..], &exempt, &["cut b"]].concat());
@@ -86,7 +86,7 @@ fn what_is_cut_at_an_address_that_passes_lies_there_before_it_and_longer() {
 /// Answers may come to a port that no Service names any more. A port that a Service newly names may have been such a port in the view before.
 #[test]
 fn what_is_cut_at_an_address_that_passes_follows_the_view() {
-    let mut rig = Rig::with(&two_at_b("bc", 81), told());
+    let mut rig = Rig::with(&two_at_b("bc", 81), settings());
     rig.flag("b").unwrap();
     let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.pass(10);
@@ -100,7 +100,7 @@ fn what_is_cut_at_an_address_that_passes_follows_the_view() {
 
 #[test]
 fn a_new_owner_is_written_healthy_before_the_tables() {
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.view(&Cluster::parse(&text("ab", &["b"])));
     assert_eq!(rig.did(), ["healthy a", "healthy b", "publish ", "tables 1", "publish "]);
     assert_eq!(rig.maps.backends.len(), 3);
@@ -111,14 +111,14 @@ fn a_new_owner_is_written_healthy_before_the_tables() {
 /// V4: a place that had another owner bears no verdict before the tables are written that know the new one.
 #[test]
 fn a_new_owner_bears_no_verdict_before_the_tables_are_written() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.flag("b").unwrap();
     let place = rig.slots.get("b").unwrap();
     rig.writes_tables = false;
     rig.did();
     rig.tell(Input::Claim {
         node: "g".into(),
-        change: Change::Raise { claim: claim(Source::Hung), force: false },
+        change: Change::Raise { claim: claim(ClaimSource::Hung), force: false },
         ticket: None,
     });
     rig.view(&Cluster::parse(&text("acdefg", &[])));
@@ -139,7 +139,7 @@ fn a_new_owner_bears_no_verdict_before_the_tables_are_written() {
 /// V1: a flagged node that leaves the view goes without its verdict, before its backends and its exemptions do.
 #[test]
 fn a_node_that_leaves_is_released_before_the_tables() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     rig.did();
     rig.view(&Cluster::parse(&text("acdef", &["c"])));
@@ -157,7 +157,7 @@ fn a_node_that_leaves_is_released_before_the_tables() {
 /// V1, where the verdict cannot be taken back: the node counts as cut until it lapses.
 #[test]
 fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     let index = rig.slots.get("b").unwrap().index;
     rig.fates = Box::new(move |output| match output {
@@ -178,7 +178,7 @@ fn a_node_that_leaves_and_cannot_be_released_keeps_its_exemptions() {
 /// V3: exemptions that only the old view needs stay until the new one's tables are written. Those that the new view needs are there before.
 #[test]
 fn both_views_exemptions_lie_there_while_tables_are_written() {
-    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b", "bc"]), settings());
     rig.flag("b").unwrap();
     let since = rig.world().enforced.iter().next().unwrap().challenge_since;
     rig.did();
@@ -200,7 +200,7 @@ fn both_views_exemptions_lie_there_while_tables_are_written() {
 /// V5, V6: there is one writer, and nothing is exempt for a node that is only observed.
 #[test]
 fn exemptions_follow_what_is_enforced() {
-    let observe = crate::enforce::Told { mode: crate::plan::Mode::Observe, ..told() };
+    let observe = crate::enforce::EnforcerSettings { mode: crate::plan::Mode::Observe, ..settings() };
     let mut rig = Rig::with(&text("abcdef", &["b"]), observe);
     rig.flag("b").unwrap();
     assert_eq!(rig.did(), ["publish ", "observe b"]);
@@ -213,7 +213,7 @@ fn exemptions_follow_what_is_enforced() {
 
 #[test]
 fn after_a_failed_write_all_entries_are_compared() {
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     rig.writes_tables = false;
     let base = |rig: &Rig| rig.tables.as_ref().unwrap().base;
     let first = rig.view(&Cluster::parse(&text("ab", &[])));

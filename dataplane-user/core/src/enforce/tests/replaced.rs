@@ -2,11 +2,11 @@
 
 use super::{
     model::Cluster,
-    rig::{Rig, SECOND, now, told},
+    rig::{Rig, SECOND, now, settings},
     texts::text,
 };
 use crate::{
-    enforce::{Event, Input, Standing, Told},
+    enforce::{EnforcerSettings, Event, Input, Standing},
     plan::Mode,
     proxy::Replacement,
 };
@@ -15,13 +15,13 @@ fn of(device: &str) -> Replacement {
     Replacement::by_devices(|name| name == device).unwrap()
 }
 
-fn forced() -> Told {
-    Told { force: true, ..told() }
+fn forced() -> EnforcerSettings {
+    EnforcerSettings { force: true, ..settings() }
 }
 
 /// Two nodes are flagged.
-fn rig(told: Told) -> Rig {
-    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), told);
+fn rig(settings: EnforcerSettings) -> Rig {
+    let mut rig = Rig::with(&text("abcdefghijkl", &["b", "be"]), settings);
     for node in ["b", "e"] {
         rig.flag(node).unwrap();
     }
@@ -41,7 +41,7 @@ fn shown(rig: &Rig) -> (Standing, usize, Mode, Option<Replacement>, Vec<&Event>)
 fn beside_it_nothing_is_cut_as_long_as_it_is_there() {
     let (cilium, router) = (of("cilium_host"), of("kube-dummy-if"));
     let (came, other) = (Event::Replaced(cilium), Event::Replaced(router));
-    let mut rig = rig(told());
+    let mut rig = rig(settings());
     assert_eq!(rig.cut(), "b,e");
     assert_eq!(shown(&rig), (Standing::Enforced, 0, Mode::Enforce, None, vec![]));
     rig.tell(Input::Replacement(Some(cilium)));
@@ -73,7 +73,7 @@ fn by_force_it_is_cut_all_the_same() {
     let event = Event::Forced(cilium);
     assert_eq!(shown(&rig), (Standing::Enforced, 0, Mode::Enforce, Some(cilium), vec![&event]));
     // The weaker of both holds.
-    let mut rig = self::rig(Told { mode: Mode::Observe, ..forced() });
+    let mut rig = self::rig(EnforcerSettings { mode: Mode::Observe, ..forced() });
     rig.tell(Input::Replacement(Some(cilium)));
     assert_eq!(rig.cut(), "");
 }
@@ -81,10 +81,10 @@ fn by_force_it_is_cut_all_the_same() {
 /// An earlier agent cut, since it was started with `--force` or the trace came after its end.
 #[test]
 fn before_the_first_view_no_cut_is_renewed_beside_it() {
-    for (told, cut) in [(told(), ""), (forced(), "b,e")] {
-        let before = rig(self::told());
+    for (settings, cut) in [(settings(), ""), (forced(), "b,e")] {
+        let before = rig(self::settings());
         let begun = before.now.mono + SECOND;
-        let mut rig = Rig::over_beside(before.maps, before.saved, told, Some(of("antrea-gw0")), begun);
+        let mut rig = Rig::over_beside(before.maps, before.saved, settings, Some(of("antrea-gw0")), begun);
         rig.run();
         rig.pass(4 * SECOND);
         assert_eq!((rig.cut().as_str(), rig.now), (cut, now(begun + 4 * SECOND)));
@@ -96,9 +96,9 @@ fn before_the_first_view_no_cut_is_renewed_beside_it() {
 /// The replacement comes while a large view is read.
 #[test]
 fn before_the_first_view_renewals_end_with_its_coming() {
-    let before = rig(told());
+    let before = rig(settings());
     let begun = before.now.mono + SECOND;
-    let mut rig = Rig::over(before.maps, before.saved, told(), begun);
+    let mut rig = Rig::over(before.maps, before.saved, settings(), begun);
     rig.run();
     rig.pass(4 * SECOND);
     assert_eq!(rig.cut(), "b,e");

@@ -2,13 +2,13 @@
 
 use super::{
     model::Cluster,
-    rig::{Fate, Rig, SECOND, claim, lasting, told},
+    rig::{Fate, Rig, SECOND, claim, lasting, settings},
     texts::text,
 };
-use crate::enforce::{Change, Changed, Done, Input, Output, Refusal, SaveState, Source, Ticket};
+use crate::enforce::{Change, Changed, ClaimSource, Done, Input, Output, Refusal, SaveState, Ticket};
 
 fn rig() -> Rig {
-    Rig::with(&text("abcdef", &["b"]), told())
+    Rig::with(&text("abcdef", &["b"]), settings())
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn what_is_unwise_is_refused() {
     // A node that bears a flag already adds nothing to the count.
     rig.flag("b").unwrap();
     assert_eq!(rig.cut(), "b,c");
-    let forced = rig.raise("d", claim(Source::Cli), true);
+    let forced = rig.raise("d", claim(ClaimSource::Cli), true);
     assert!(rig.answers[&forced].is_ok());
     assert_eq!(rig.cut(), "b,c,d");
 }
@@ -39,7 +39,7 @@ fn a_flag_on_a_node_that_left_can_be_taken_back() {
 
 #[test]
 fn nobody_is_flagged_before_the_first_view() {
-    let mut rig = Rig::new(told());
+    let mut rig = Rig::new(settings());
     assert_eq!(rig.flag("b"), Err(Refusal::Starting));
 }
 
@@ -53,7 +53,7 @@ fn an_answer_says_what_changed() {
     assert_eq!(done, wanted);
     rig.pass(5);
     let Changed::Raised { before: Some(before) } = rig.flag("b").unwrap().changed else { panic!() };
-    assert_eq!((before.source, before.since), (Source::Cli, at.wall));
+    assert_eq!((before.source, before.since), (ClaimSource::Cli, at.wall));
     assert_eq!(rig.unflag("b").unwrap().changed, Changed::Withdrawn { was: true });
     assert_eq!(rig.unflag("b").unwrap().changed, Changed::Withdrawn { was: false });
 }
@@ -62,7 +62,7 @@ fn an_answer_says_what_changed() {
 fn an_answer_comes_after_the_write_and_after_the_save_or_a_second() {
     let mut rig = rig();
     rig.saves = false;
-    let ticket = rig.raise("b", claim(Source::Cli), false);
+    let ticket = rig.raise("b", claim(ClaimSource::Cli), false);
     assert_eq!(rig.cut(), "b");
     assert!(rig.answers.is_empty());
     rig.pass(SECOND / 2);
@@ -70,7 +70,7 @@ fn an_answer_comes_after_the_write_and_after_the_save_or_a_second() {
     rig.run();
     assert_eq!(rig.answers[&ticket].as_ref().unwrap().saved, SaveState::Saved);
     // The disk hangs.
-    let late = rig.raise("c", claim(Source::Cli), false);
+    let late = rig.raise("c", claim(ClaimSource::Cli), false);
     rig.pass(SECOND - 1);
     assert!(!rig.answers.contains_key(&late));
     rig.pass(1);
@@ -79,7 +79,7 @@ fn an_answer_comes_after_the_write_and_after_the_save_or_a_second() {
     rig.save(Err("full".into()));
     rig.run();
     assert_eq!(rig.world().unsaved.as_deref(), Some("full"));
-    let ticket = rig.ask("c", Change::Withdraw(Source::Cli));
+    let ticket = rig.ask("c", Change::Withdraw(ClaimSource::Cli));
     rig.save(Err("full".into()));
     rig.run();
     assert_eq!(rig.answers[&ticket].as_ref().unwrap().saved, SaveState::Failed("full".into()));
@@ -104,7 +104,7 @@ fn a_verdict_that_cannot_be_written_is_not_held() {
         ("", 0, 0)
     );
     // An older claim stays as it was.
-    rig.raise("c", lasting(Source::Cli, 100), false);
+    rig.raise("c", lasting(ClaimSource::Cli, 100), false);
     rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
     rig.flag("c").unwrap_err();
     assert!(rig.world().claims.of("c")[0].claim.ends.is_some());
@@ -116,7 +116,7 @@ fn a_verdict_that_cannot_be_written_is_not_held() {
 /// A refusal brings no claim back that was withdrawn after the refused one had replaced it.
 #[test]
 fn a_claim_that_was_withdrawn_meanwhile_stays_withdrawn() {
-    let raise = |lasts| Change::Raise { claim: lasting(Source::Cli, lasts), force: false };
+    let raise = |lasts| Change::Raise { claim: lasting(ClaimSource::Cli, lasts), force: false };
     let fails = |output: &Output| match output {
         Output::Node(..) => Fate::Failed,
         _ => Fate::Done,
@@ -125,7 +125,7 @@ fn a_claim_that_was_withdrawn_meanwhile_stays_withdrawn() {
     rig.flag("b").unwrap();
     rig.fates = Box::new(fails);
     // Both are taken before one write.
-    for (ticket, change) in [(900, raise(100)), (901, Change::Withdraw(Source::Cli))] {
+    for (ticket, change) in [(900, raise(100)), (901, Change::Withdraw(ClaimSource::Cli))] {
         let ask = Input::Claim { node: "b".into(), change, ticket: Some(Ticket(ticket)) };
         rig.enforcer.handle(ask, rig.now);
     }
@@ -179,7 +179,7 @@ fn a_verdict_that_cannot_be_taken_back_is_said_to_lapse() {
 #[test]
 fn the_own_node_waits_for_its_devices_but_a_second_at_most() {
     let mut rig = rig();
-    let ticket = rig.raise("a", claim(Source::Cli), true);
+    let ticket = rig.raise("a", claim(ClaimSource::Cli), true);
     assert_eq!(rig.cut(), "");
     // Whoever attaches them sees the claim.
     assert!(!rig.world().claims.of("a").is_empty());
@@ -192,7 +192,7 @@ fn the_own_node_waits_for_its_devices_but_a_second_at_most() {
     rig.pass(SECOND * 3);
     assert_eq!(rig.cut(), "a");
     rig.unflag("a").unwrap();
-    let ticket = rig.raise("a", claim(Source::Cli), true);
+    let ticket = rig.raise("a", claim(ClaimSource::Cli), true);
     assert_eq!(rig.enforcer.deadline().min(rig.now.mono + SECOND), rig.enforcer.deadline());
     rig.pass(SECOND - 1);
     assert_eq!(rig.cut(), "");
@@ -206,7 +206,7 @@ fn a_verdict_that_waits_for_its_tables_is_answered_after_a_second() {
     let mut rig = rig();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdefg", &["b"])));
-    let ticket = rig.raise("g", claim(Source::Cli), false);
+    let ticket = rig.raise("g", claim(ClaimSource::Cli), false);
     rig.pass(SECOND - 1);
     assert!(rig.answers.is_empty());
     rig.pass(1);
@@ -246,7 +246,7 @@ fn of_two_hand_overs_one_that_fails_does_not_open_the_other() {
     assert!(matches!(rig.answers[&900], Err(Refusal::NotSaved(_))));
     assert_eq!(rig.flag("c"), Err(Refusal::HandingOver));
     // A source that only tells hears no refusal, and does not tell again.
-    let told = Change::Raise { claim: lasting(Source::External("npd".into()), 60), force: false };
+    let told = Change::Raise { claim: lasting(ClaimSource::External("npd".into()), 60), force: false };
     rig.tell(Input::Claim { node: "d".into(), change: told, ticket: None });
     assert_eq!(rig.world().claims.of("d").len(), 1);
     rig.pass(4 * SECOND);
@@ -260,7 +260,7 @@ fn what_is_told_while_a_hand_over_waits_goes_with_it() {
     let mut rig = rig();
     rig.saves = false;
     rig.tell(Input::HandOver(Ticket(900)));
-    let told = Change::Raise { claim: lasting(Source::External("npd".into()), 60), force: false };
+    let told = Change::Raise { claim: lasting(ClaimSource::External("npd".into()), 60), force: false };
     rig.tell(Input::Claim { node: "d".into(), change: told, ticket: None });
     rig.save(Ok(()));
     rig.run();
@@ -279,7 +279,7 @@ fn no_stream_of_what_is_told_puts_a_hand_over_off() {
     // The disk takes a fifth of a second, in which a cause always tells something.
     let mut saves = 0;
     while !rig.answers.contains_key(&900) {
-        let source = Source::External("npd".into());
+        let source = ClaimSource::External("npd".into());
         let raise = Change::Raise { claim: lasting(source.clone(), 60), force: false };
         for change in [raise, Change::Withdraw(source)] {
             rig.tell(Input::Claim { node: "d".into(), change, ticket: None });

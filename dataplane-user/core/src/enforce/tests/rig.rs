@@ -9,8 +9,8 @@ use super::model::{Cluster, Known, Maps, OWN, Slots, word};
 use crate::{
     cluster::{ClusterView, Node},
     enforce::{
-        Auto, Change, Enforcer, Epoch, Event, InMaps, Input, NewClaim, NewView, Now, Outcome, Output, Saved,
-        Share, Source, TablesPlan, Ticket, ToSave, Told, World,
+        Auto, Change, ClaimSource, Enforcer, EnforcerSettings, Epoch, Event, InMaps, Input, NewClaim,
+        NewView, Now, Outcome, Output, Saved, Share, TablesPlan, Ticket, ToSave, World,
     },
     plan::{self, LeftOut, Mode, Policy, Step},
     proxy::Replacement,
@@ -35,7 +35,7 @@ pub(super) type Fates = Box<dyn FnMut(&Output) -> Fate>;
 /// An Enforcer, its driver and the maps.
 pub(super) struct Rig {
     pub(super) enforcer: Enforcer,
-    pub(super) told: Told,
+    pub(super) settings: EnforcerSettings,
     pub(super) now: Now,
     pub(super) maps: Maps,
     pub(super) slots: Slots,
@@ -69,8 +69,8 @@ pub(super) struct Rig {
     exact: bool,
 }
 
-pub(super) fn told() -> Told {
-    Told {
+pub(super) fn settings() -> EnforcerSettings {
+    EnforcerSettings {
         own: OWN.into(),
         mode: Mode::Enforce,
         auto: Auto::Enforce,
@@ -87,8 +87,8 @@ pub(super) fn now(mono: u64) -> Now {
     Now { mono, boot: Duration::from_nanos(mono) + Duration::from_secs(3_600), wall }
 }
 
-pub(super) fn policy(told: &Told) -> Policy<'_> {
-    Policy { own_node: &told.own, mode: told.mode, answer: told.answer }
+pub(super) fn policy(settings: &EnforcerSettings) -> Policy<'_> {
+    Policy { own_node: &settings.own, mode: settings.mode, answer: settings.answer }
 }
 
 /// Nodes in two pools, by their names.
@@ -100,38 +100,38 @@ fn pool(node: &Node) -> Option<Arc<str>> {
     }
 }
 
-pub(super) fn claim(source: Source) -> NewClaim {
+pub(super) fn claim(source: ClaimSource) -> NewClaim {
     NewClaim { source, by: "test".into(), reason: "".into(), evidence: None, lasts: None, until: None }
 }
 
-pub(super) fn lasting(source: Source, seconds: u64) -> NewClaim {
+pub(super) fn lasting(source: ClaimSource, seconds: u64) -> NewClaim {
     NewClaim { lasts: Some(Duration::from_secs(seconds)), ..claim(source) }
 }
 
 impl Rig {
     /// On a machine without maps.
-    pub(super) fn new(told: Told) -> Self {
-        Self::over(Maps::default(), Saved::default(), told, BEGIN)
+    pub(super) fn new(settings: EnforcerSettings) -> Self {
+        Self::over(Maps::default(), Saved::default(), settings, BEGIN)
     }
 
     /// After an agent that left these.
-    pub(super) fn over(maps: Maps, saved: Saved, told: Told, mono: u64) -> Self {
-        Self::over_beside(maps, saved, told, None, mono)
+    pub(super) fn over(maps: Maps, saved: Saved, settings: EnforcerSettings, mono: u64) -> Self {
+        Self::over_beside(maps, saved, settings, None, mono)
     }
 
     /// The same where this forwards in kube-proxy's place.
     pub(super) fn over_beside(
         maps: Maps,
         saved: Saved,
-        told: Told,
+        settings: EnforcerSettings,
         replacement: Option<Replacement>,
         mono: u64,
     ) -> Self {
         let now = now(mono);
-        let enforcer = Enforcer::bridge(maps.pinned(), saved.clone(), told.clone(), replacement, now);
+        let enforcer = Enforcer::bridge(maps.pinned(), saved.clone(), settings.clone(), replacement, now);
         Self {
             enforcer,
-            told,
+            settings,
             now,
             slots: Slots::adopt(&maps),
             exact: maps.nodes.is_empty(),
@@ -157,8 +157,8 @@ impl Rig {
     }
 
     /// With a view, whose tables are written.
-    pub(super) fn with(text: &str, told: Told) -> Self {
-        let mut rig = Self::new(told);
+    pub(super) fn with(text: &str, settings: EnforcerSettings) -> Self {
+        let mut rig = Self::new(settings);
         rig.view(&Cluster::parse(text));
         rig.log.clear();
         rig
@@ -189,7 +189,7 @@ impl Rig {
             Some(last) => Arc::new(ClusterView::clone(&cluster.view).sharing(&last.view)),
             None => Arc::clone(&cluster.view),
         };
-        let policy = policy(&self.told);
+        let policy = policy(&self.settings);
         let last = self.last.as_deref();
         let new = NewView::build(epoch, view, |name| slots.get(name), pool, &policy, None, last);
         let new = Arc::new(NewView { read: self.now, ..new });
@@ -399,13 +399,13 @@ impl Rig {
 
     /// An operator flags a node.
     pub(super) fn flag(&mut self, node: &str) -> Outcome {
-        let ticket = self.raise(node, claim(Source::Cli), false);
+        let ticket = self.raise(node, claim(ClaimSource::Cli), false);
         self.answers.remove(&ticket).expect("an answer")
     }
 
     /// An operator takes the flag back.
     pub(super) fn unflag(&mut self, node: &str) -> Outcome {
-        let ticket = self.ask(node, Change::Withdraw(Source::Cli));
+        let ticket = self.ask(node, Change::Withdraw(ClaimSource::Cli));
         self.answers.remove(&ticket).expect("an answer")
     }
 

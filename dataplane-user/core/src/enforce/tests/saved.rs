@@ -1,17 +1,17 @@
 //! State that outlives the agent is saved at once, mere renewals once a second.
 
 use super::{
-    rig::{Rig, SECOND, claim, lasting, told},
+    rig::{Rig, SECOND, claim, lasting, settings},
     texts::text,
 };
-use crate::enforce::{Change, Input, NewClaim, Source, Ticket};
+use crate::enforce::{Change, ClaimSource, Input, NewClaim, Ticket};
 
 /// A rig whose disk is as slow as the test says. Node `b` bears an automatic claim, which is saved.
 fn rig() -> Rig {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.saves = false;
     rig.pass(SECOND / 3);
-    raise(&mut rig, "b", lasting(Source::Hung, 30));
+    raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
     assert!(is_saved(&mut rig), "a new claim");
     rig
 }
@@ -45,7 +45,7 @@ fn renewals_alone_are_saved_once_a_second() {
     for _ in 0..70 {
         rig.pass(SECOND / 20);
         let when_it_is_time = is_saved(&mut rig);
-        raise(&mut rig, "b", lasting(Source::Hung, 30));
+        raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
         if when_it_is_time || is_saved(&mut rig) {
             saves.push(rig.now.mono - begin);
         }
@@ -60,7 +60,7 @@ fn renewals_alone_are_saved_once_a_second() {
     rig.pass(10 * SECOND);
     assert!(!is_saved(&mut rig), "nothing is new");
     // After a pause a renewal is saved at once, as anything new.
-    raise(&mut rig, "b", lasting(Source::Hung, 30));
+    raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
     assert!(is_saved(&mut rig));
 }
 
@@ -69,16 +69,16 @@ fn what_is_more_than_a_renewal_is_saved_at_once_and_the_renewals_with_it() {
     let mut rig = rig();
     let raised = |claim: NewClaim| Change::Raise { claim, force: false };
     let all = [
-        ("c", raised(lasting(Source::Hung, 30)), "a new claim"),
-        ("c", raised(lasting(Source::Unreachable, 30)), "of another source"),
-        ("c", raised(lasting(Source::Hung, 20)), "one that ends sooner"),
-        ("c", Change::Withdraw(Source::Hung), "one that is withdrawn"),
-        ("d", raised(claim(Source::Cli)), "an operator's"),
-        ("d", raised(lasting(Source::Cli, 60)), "an operator's, again"),
+        ("c", raised(lasting(ClaimSource::Hung, 30)), "a new claim"),
+        ("c", raised(lasting(ClaimSource::Unreachable, 30)), "of another source"),
+        ("c", raised(lasting(ClaimSource::Hung, 20)), "one that ends sooner"),
+        ("c", Change::Withdraw(ClaimSource::Hung), "one that is withdrawn"),
+        ("d", raised(claim(ClaimSource::Cli)), "an operator's"),
+        ("d", raised(lasting(ClaimSource::Cli, 60)), "an operator's, again"),
     ];
     for (node, change, what) in all {
         rig.pass(SECOND / 100);
-        raise(&mut rig, "b", lasting(Source::Hung, 30));
+        raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
         assert!(!is_saved(&mut rig), "a renewal, before {what}");
         rig.tell(Input::Claim { node: node.into(), change, ticket: None });
         assert!(is_saved(&mut rig) && is_up_to_date(&rig), "{what}");
@@ -86,7 +86,7 @@ fn what_is_more_than_a_renewal_is_saved_at_once_and_the_renewals_with_it() {
     for (input, what) in [(Input::SaveAnew, "the file is gone"), (Input::HandOver(Ticket(9)), "a successor")]
     {
         rig.pass(SECOND / 100);
-        raise(&mut rig, "b", lasting(Source::Hung, 30));
+        raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
         assert!(!is_saved(&mut rig), "a renewal, before {what}");
         rig.tell(input);
         assert!(is_saved(&mut rig) && is_up_to_date(&rig), "{what}");
@@ -98,7 +98,7 @@ fn what_is_more_than_a_renewal_is_saved_at_once_and_the_renewals_with_it() {
 fn renewals_do_not_hurry_what_failed() {
     let mut rig = rig();
     rig.pass(SECOND);
-    raise(&mut rig, "c", claim(Source::Cli));
+    raise(&mut rig, "c", claim(ClaimSource::Cli));
     let mut tries = 0;
     for _ in 0..95 {
         if rig.saving.is_some() {
@@ -107,9 +107,9 @@ fn renewals_do_not_hurry_what_failed() {
             rig.run();
         }
         rig.pass(SECOND / 50);
-        raise(&mut rig, "b", lasting(Source::Hung, 30));
+        raise(&mut rig, "b", lasting(ClaimSource::Hung, 30));
     }
     assert_eq!(tries, 2);
-    raise(&mut rig, "d", claim(Source::Cli));
+    raise(&mut rig, "d", claim(ClaimSource::Cli));
     assert!(is_saved(&mut rig) && is_up_to_date(&rig), "something new is tried at once");
 }

@@ -2,14 +2,14 @@
 
 use super::{
     model::Cluster,
-    rig::{BEGIN, Fate, Rig, SECOND, claim, told},
+    rig::{BEGIN, Fate, Rig, SECOND, claim, settings},
     texts::text,
 };
-use crate::enforce::{Epoch, Input, Output, Source};
+use crate::enforce::{ClaimSource, Epoch, Input, Output};
 
 #[test]
 fn verdicts_are_renewed_each_second() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.flag("b").unwrap();
     rig.did();
     assert_eq!(rig.enforcer.deadline(), BEGIN + SECOND);
@@ -23,7 +23,7 @@ fn verdicts_are_renewed_each_second() {
 
 #[test]
 fn the_lease_is_not_renewed_once_the_drain_is_silent() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.pass(59 * SECOND);
     assert_eq!(rig.lease, Some(rig.now.mono + 3 * SECOND));
     rig.pass(60 * SECOND);
@@ -37,7 +37,7 @@ fn the_lease_is_not_renewed_once_the_drain_is_silent() {
 /// A view that comes while tables are written waits. Of several, the last is taken.
 #[test]
 fn the_latest_view_waits_for_the_tables() {
-    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), settings());
     rig.flag("b").unwrap();
     rig.writes_tables = false;
     rig.view(&Cluster::parse(&text("abcdefg", &["b"])));
@@ -58,7 +58,7 @@ fn the_latest_view_waits_for_the_tables() {
 /// Where a write failed, a newer view is taken in its place. Exemptions hold for both views.
 #[test]
 fn a_newer_view_is_taken_after_a_failure() {
-    let mut rig = Rig::with(&text("abcdef", &["bc"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["bc"]), settings());
     rig.flag("b").unwrap();
     rig.writes_tables = false;
     for n in 2..28_usize {
@@ -87,7 +87,7 @@ fn a_newer_view_is_taken_after_a_failure() {
 /// A round of challenges that began before backends were there, or before the maps held them, left out their clients.
 #[test]
 fn clients_of_new_backends_are_challenged_by_another_round() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.flag("b").unwrap();
     rig.flag("c").unwrap();
     let since =
@@ -106,7 +106,7 @@ fn clients_of_new_backends_are_challenged_by_another_round() {
 
 #[test]
 fn tables_that_were_not_asked_for_change_nothing() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     rig.did();
     rig.tell(Input::Written { epoch: Epoch(1), result: Ok(()) });
     rig.tell(Input::Written { epoch: Epoch(7), result: Err("no".into()) });
@@ -117,7 +117,7 @@ fn tables_that_were_not_asked_for_change_nothing() {
 /// A place without an owner is written as unused, and this write too is tried again.
 #[test]
 fn a_place_that_nobody_has_is_emptied() {
-    let mut rig = Rig::with(&text("abcdef", &[]), told());
+    let mut rig = Rig::with(&text("abcdef", &[]), settings());
     let index = rig.slots.get("f").unwrap().index;
     rig.fates = Box::new(|output| if matches!(output, Output::Node(..)) { Fate::Failed } else { Fate::Done });
     rig.view(&Cluster::parse(&text("abcde", &[])));
@@ -130,7 +130,7 @@ fn a_place_that_nobody_has_is_emptied() {
 /// A node that leaves the cluster and comes back within one write of the tables has another place.
 #[test]
 fn a_node_that_comes_back_has_another_generation() {
-    let mut rig = Rig::with(&text("abcdef", &["b"]), told());
+    let mut rig = Rig::with(&text("abcdef", &["b"]), settings());
     rig.flag("b").unwrap();
     let before = rig.slots.get("b").unwrap();
     rig.writes_tables = false;
@@ -144,5 +144,5 @@ fn a_node_that_comes_back_has_another_generation() {
     rig.write_tables();
     rig.run();
     assert_eq!(rig.cut(), "b");
-    rig.raise("b", claim(Source::Cli), false);
+    rig.raise("b", claim(ClaimSource::Cli), false);
 }

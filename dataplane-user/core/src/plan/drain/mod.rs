@@ -71,7 +71,7 @@ pub struct Flagged {
 
 /// The settings by which the tables are changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ground {
+pub struct DrainSettings {
     /// Whether tables are changed; else the report only says what would be.
     pub enforce: bool,
     /// `net.ipv4.vs.expire_nodest_conn`: whether deleting a destination removes its connections. Without, none is deleted.
@@ -120,7 +120,7 @@ struct Node {
 /// The machine. `now` is CLOCK_MONOTONIC everywhere.
 #[derive(Debug)]
 pub struct Drain {
-    ground: Ground,
+    settings: DrainSettings,
     nodes: Vec<Node>,
     /// Backends of flagged nodes, by the node's position in `nodes`.
     flagged: Backends<usize>,
@@ -141,9 +141,9 @@ pub struct Drain {
 
 impl Drain {
     /// Goes on from the entries of the ledger.
-    pub fn new(ground: Ground, entries: BTreeMap<Pair, Entry>) -> Self {
+    pub fn new(settings: DrainSettings, entries: BTreeMap<Pair, Entry>) -> Self {
         Self {
-            ground,
+            settings,
             nodes: Vec::new(),
             flagged: Backends::new(),
             owned: entries.into_iter().map(|(pair, entry)| (pair, Owned::adopted(entry))).collect(),
@@ -158,8 +158,8 @@ impl Drain {
     }
 
     /// Sets the settings. True where every service must be looked at: whether tables are changed has turned.
-    pub fn set_ground(&mut self, ground: Ground, now: Duration) -> bool {
-        let turned = std::mem::replace(&mut self.ground, ground).enforce != ground.enforce;
+    pub fn set_settings(&mut self, settings: DrainSettings, now: Duration) -> bool {
+        let turned = std::mem::replace(&mut self.settings, settings).enforce != settings.enforce;
         if turned {
             self.planned.clear();
             for owned in self.owned.values_mut() {
@@ -289,7 +289,7 @@ impl Drain {
     ) {
         let key = service.key;
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
-        let take = self.may_take(key, found, now) && self.ground.enforce;
+        let take = self.may_take(key, found, now) && self.settings.enforce;
         let hashing = Hashing::of(service);
         let waits = self.may_wait(key, found);
         let mut planned = Vec::new();
@@ -312,7 +312,7 @@ impl Drain {
             }
         }
         self.forget_raised(key, found, now);
-        if self.ground.enforce || planned.is_empty() {
+        if self.settings.enforce || planned.is_empty() {
             self.planned.remove(&key);
         } else {
             self.planned.insert(key, planned);

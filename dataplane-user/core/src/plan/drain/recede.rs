@@ -37,7 +37,7 @@ impl Drain {
         let Entry { node, original, .. } = owned.entry;
         // Of a destination that the view does not know the next view says nothing either.
         // In observe mode nothing is changed but what an earlier agent drained.
-        let may_recede = owned.used && original.weight != 0 && self.ground.enforce;
+        let may_recede = owned.used && original.weight != 0 && self.settings.enforce;
         if may_recede && self.raised.len() < REMEMBERED {
             self.raised.insert(pair, Raised { node, weight: original.weight, at: now, left: None });
         }
@@ -98,7 +98,7 @@ impl Drain {
         // An endpoint that still serves to its end keeps its connections, as with kube-proxy. And where the kernel does not flush, connections of a deleted
         // destination would hang.
         let ends = endpoint == Endpoint::Ending && is_drained(pair.service);
-        let gently = found.has_connections() && (ends || !self.ground.flushes);
+        let gently = found.has_connections() && (ends || !self.settings.flushes);
         if !gently {
             self.look_later(pair, now + SOON);
             return Some(Act { pair: *pair, before: None, change: Some(delete(pair)), kind: Kind::Remove });

@@ -44,7 +44,7 @@ impl Drain {
     ) -> Option<Act> {
         self.raised.remove(&pair);
         // No new connection gets there anyway, and there is nothing to flush.
-        if found.weight == 0 && !(found.is_used() && self.ground.flushes) {
+        if found.weight == 0 && !(found.is_used() && self.settings.flushes) {
             return None;
         }
         let entry = Entry {
@@ -76,7 +76,7 @@ impl Drain {
         hashing: Hashing,
         now: Duration,
     ) -> Option<Act> {
-        let flushes = self.ground.flushes;
+        let flushes = self.settings.flushes;
         let Node { name, since, challenged } = &self.nodes[node];
         let owned = self.owned.get_mut(pair)?;
         owned.waits = None;

@@ -8,12 +8,12 @@ use super::super::{builder::Builds, told::SourceRow};
 use crate::{enforce::Now, flags::monotonic_ns};
 
 /// Where views go, and what `status` says of the source.
-pub(in super::super) struct Ground {
+pub(in super::super) struct SourceSink {
     pub(in super::super) builds: Arc<Builds>,
     pub(in super::super) row: watch::Sender<SourceRow>,
 }
 
-impl Ground {
+impl SourceSink {
     /// Notes that something was read, or taken, just now, and how much processor time that took.
     pub(super) fn has_read(&self, took: Duration) {
         self.row.send_modify(|row| {
