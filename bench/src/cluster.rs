@@ -16,15 +16,16 @@ pub(crate) fn file(nodes: &[Node]) -> String {
     let nodes: Vec<Value> = nodes
         .iter()
         .map(|node| {
-            let backends: Vec<Value> = node.backends.iter().map(|a| json!({ "address": a })).collect();
+            let backends: Vec<Value> =
+                node.backends.iter().map(|address| json!({ "address": address })).collect();
             json!({ "name": node.name, "address": node.address, "backends": backends })
         })
         .collect();
     json!({ "nodes": nodes }).to_string()
 }
 
-/// Flags a node through the command line; gives the agent's answer. With `--wait` in `more` the agent answers once it has challenged the idle
-/// clients, and names the outcome.
+/// Flags a node by the command line, and returns the agent's answer. With `--wait` in `more` the agent answers once it has challenged the idle
+/// clients, and the answer has the outcome.
 pub(crate) fn flag(agent: &Agent, node: &str, more: &[&str]) -> anyhow::Result<Value> {
     let words = ["flag", node, "--for", "10m", "--reason", "bench", "--force"];
     agent.json(&[&words, more].concat())

@@ -16,19 +16,19 @@ pub(crate) fn allowed() -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Keeps the calling thread on these CPUs, with the threads and processes that it starts from here on.
+/// Keeps the calling thread, and the threads and processes that it starts from now on, on these CPUs.
 pub(crate) fn stay_on(cpus: &[usize]) -> anyhow::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set(cpus)?).with_context(|| format!("cannot stay on CPUs {cpus:?}"))
 }
 
-/// Keeps all threads of a process on these CPUs, with those that they start from here on.
+/// Keeps all threads of a process, and the threads that these start from now on, on these CPUs.
 pub(crate) fn keep(process: Pid, cpus: &[usize]) -> anyhow::Result<()> {
     let set = set(cpus)?;
     let folder = format!("/proc/{process}/task");
     for thread in std::fs::read_dir(&folder).with_context(|| folder.clone())? {
         let thread: i32 = thread?.file_name().to_string_lossy().parse()?;
         match sched_setaffinity(Pid::from_raw(thread), &set) {
-            // ESRCH: the thread ended since the folder was listed.
+            // ESRCH: the thread has ended since the folder was listed.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot keep thread {thread} on CPUs {cpus:?}"));
@@ -46,8 +46,8 @@ fn set(cpus: &[usize]) -> anyhow::Result<CpuSet> {
     Ok(set)
 }
 
-/// Has the calling thread run before all others of its CPU (SCHED_FIFO). It is for a thread that stands for another machine, and only for as
-/// long as a flow takes. The kernel gives a twentieth of each second to others all the same.
+/// Makes the calling thread run before all others of its CPU (SCHED_FIFO). This is for a thread that stands for another machine, and only for the
+/// time of a flow. The kernel still gives others a twentieth of each second.
 pub(crate) fn before_all() -> anyhow::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads `lowest`, which lives on; 0 is the calling thread.

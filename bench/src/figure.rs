@@ -1,4 +1,4 @@
-//! A result of a benchmark: one figure, its peers, its goal. All is pure but `write`.
+//! A result of a benchmark: a figure, its peers and its goal. Only `write` has effects.
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
 use anyhow::Context as _;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::stats::Summary;
 
-/// A measured value; [`Value::Never`] where it did not come within the cap.
+/// A measured value. [`Value::Never`]: the result did not come within the cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     Number(f64),
@@ -56,7 +56,7 @@ pub(crate) struct Figure {
     pub(crate) peers: BTreeMap<String, Value>,
     /// The ratio that `goal` bounds; the goal's text says of which quantities.
     pub(crate) ratio: Option<f64>,
-    /// `None` where the figure is shown for its own sake.
+    /// `None` if there is no goal for the figure.
     pub(crate) goal: Option<String>,
     pub(crate) met: Option<bool>,
     /// Least and greatest sample, by name (`ours` and the peers).
@@ -147,7 +147,7 @@ pub(crate) fn table(figures: &[Figure]) -> String {
             figure.unit.clone().into_owned(),
             show(figure.ours),
             peers.join("\n"),
-            figure.ratio.map(|r| format!("{r:.3}")).unwrap_or_default(),
+            figure.ratio.map(|ratio| format!("{ratio:.3}")).unwrap_or_default(),
             figure.goal.clone().unwrap_or_default(),
             match figure.met {
                 Some(true) => "yes",

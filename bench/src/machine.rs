@@ -16,17 +16,17 @@ pub(crate) fn facts(arguments: &[String]) -> Value {
         "kernel": read("/proc/sys/kernel/osrelease"),
         "cpu": model,
         "cores": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
-        "virtual": cpuinfo.lines().any(|l| l.starts_with("flags") && l.contains(" hypervisor")),
+        "virtual": cpuinfo.lines().any(|line| line.starts_with("flags") && line.contains(" hypervisor")),
         "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory": read("/proc/meminfo").and_then(|text| Some(text.lines().next()?.replace("MemTotal:", "").trim().to_owned())),
         "load_at_start": read("/proc/loadavg"),
-        "unix_time": std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok().map(|d| d.as_secs()),
+        "unix_time": std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs()),
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
         "arguments": arguments,
     })
 }
 
-/// The agent's binary: `named`, or else the one beside this program.
+/// The path of the agent's binary: `named`, or else the one beside this program.
 pub(crate) fn agent(named: Option<&Path>) -> anyhow::Result<std::path::PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),

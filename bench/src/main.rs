@@ -124,7 +124,7 @@ struct Datapath {
     /// (c) Backends of the flagged node, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "1,250,5000")]
     latency_backends: Vec<u32>,
-    /// (c) Flags set and taken back [default: 200, quick: 20].
+    /// (c) Flags set and removed [default: 200, quick: 20].
     #[arg(long)]
     latency_flags: Option<u32>,
     /// (c) Packets a second that the prober sends.

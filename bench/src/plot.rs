@@ -1,4 +1,4 @@
-//! SVG pictures: bars with their spread, and curves. All is pure but `save`.
+//! SVG pictures: bars with their spread, and curves. Only `save` has effects.
 use std::{fmt::Write as _, path::Path};
 
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ const PEERS: [&str; 6] = ["#9aa0a6", "#c58a2d", "#7a9a4a", "#b0593f", "#8b6fae",
 const INK: &str = "#202124";
 const FAINT: &str = "#5f6368";
 
-/// One bar. A bar has no value where the result never came.
+/// One bar. It has no value if the result never came.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) name: String,
@@ -36,27 +36,27 @@ pub(crate) struct Group {
     pub(crate) bars: Vec<Bar>,
 }
 
-/// A curve of (x, y), x growing.
+/// A curve of points (x, y), in the order of x.
 pub(crate) struct Curve {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Horizontal bars, one group below the other; the line through a bar spans from its least to its greatest sample.
+/// Draws horizontal bars, one group below the other. The line through a bar goes from the least to the greatest sample.
 pub(crate) fn bars(path: &Path, title: &str, subtitle: &str, groups: Vec<Group>) -> anyhow::Result<()> {
     if groups.is_empty() {
         return Ok(());
     }
     let most = groups
         .iter()
-        .flat_map(|g| &g.bars)
-        .flat_map(|b| [b.value, b.spread.map(|s| s[1])])
+        .flat_map(|group| &group.bars)
+        .flat_map(|bar| [bar.value, bar.spread.map(|[_, greatest]| greatest)])
         .flatten()
         .fold(0.0, f64::max);
     let ticks = ticks(most);
     let end = ticks.last().copied().unwrap_or(1.0);
     let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * (value / end).min(1.0);
-    let names = names(groups.iter().flat_map(|g| g.bars.iter().map(|b| b.name.clone())));
+    let names = names(groups.iter().flat_map(|group| group.bars.iter().map(|bar| bar.name.clone())));
     let mut body = String::new();
     let mut y = 78.0;
     for group in &groups {
@@ -93,7 +93,7 @@ pub(crate) fn bars(path: &Path, title: &str, subtitle: &str, groups: Vec<Group>)
     save(path, title, subtitle, y + 34.0, &(grid + &body))
 }
 
-/// Curves over a linear x and y, both from 0.
+/// Draws curves. Both axes are linear and begin at 0.
 pub(crate) fn curves(
     path: &Path,
     title: &str,
@@ -101,10 +101,11 @@ pub(crate) fn curves(
     [x_label, y_label]: [&str; 2],
     curves: &[Curve],
 ) -> anyhow::Result<()> {
-    let most =
-        |pick: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|c| &c.points).map(pick).fold(0.0, f64::max);
-    let x_ticks = ticks(most(|p| p.0));
-    let y_ticks = ticks(most(|p| p.1));
+    let most = |pick: fn(&(f64, f64)) -> f64| {
+        curves.iter().flat_map(|curve| &curve.points).map(pick).fold(0.0, f64::max)
+    };
+    let x_ticks = ticks(most(|point| point.0));
+    let y_ticks = ticks(most(|point| point.1));
     let x_end = x_ticks.last().copied().unwrap_or(1.0);
     let y_end = y_ticks.last().copied().unwrap_or(1.0);
     let left = 80.0;
@@ -125,7 +126,7 @@ pub(crate) fn curves(
     }
     text(&mut body, (left + WIDTH - 40.0) / 2.0, bottom + 38.0, "middle", 12.0, INK, false, x_label);
     text(&mut body, 20.0, 86.0, "start", 12.0, INK, false, y_label);
-    let names = names(curves.iter().map(|c| c.name.clone()));
+    let names = names(curves.iter().map(|curve| curve.name.clone()));
     let mut legend_at = left + 90.0;
     for curve in curves {
         let colour = colour(&curve.name, &names);
@@ -143,16 +144,20 @@ pub(crate) fn curves(
     save(path, title, subtitle, bottom + 56.0, &body)
 }
 
-/// Round steps from 0 to the first one not below `most`.
+/// The ticks of an axis: round steps from 0 to the first one that is not below `most`.
 fn ticks(most: f64) -> Vec<f64> {
     if !most.is_finite() || most <= 0.0 {
         return vec![0.0, 1.0];
     }
     let rough = most / 5.0;
     let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(rough);
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .iter()
+        .map(|round| round * power)
+        .find(|step| *step >= rough)
+        .unwrap_or(rough);
     let count = (most / step).ceil() as u32;
-    (0..=count).map(|i| f64::from(i) * step).collect()
+    (0..=count).map(|number| f64::from(number) * step).collect()
 }
 
 fn names(all: impl Iterator<Item = String>) -> Vec<String> {
@@ -170,7 +175,7 @@ fn ours(name: &str) -> bool {
 }
 
 fn colour(name: &str, names: &[String]) -> &'static str {
-    match names.iter().position(|n| n == name) {
+    match names.iter().position(|known| known == name) {
         Some(at) if !ours(name) => PEERS[at % PEERS.len()],
         _ => OURS,
     }

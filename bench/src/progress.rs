@@ -1,10 +1,10 @@
-//! Progress on the terminal while a benchmark runs.
+//! Shows progress while a benchmark runs.
 use std::{
     io::{IsTerminal as _, Write as _},
     time::Instant,
 };
 
-/// One line on stderr: rewritten in place on a terminal, elsewhere printed once at the end.
+/// A line of progress on stderr. On a terminal it is rewritten in place. Elsewhere it is printed once, at the end.
 pub(crate) struct Progress {
     label: String,
     done: u32,

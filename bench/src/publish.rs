@@ -22,10 +22,10 @@ struct Run {
     machine: Json,
 }
 
-/// Writes the page from `from`, which has a folder for each benchmark. Gives whether all goals are met.
+/// Writes the page from `from`, which has a folder for each benchmark. Returns whether all goals are met.
 ///
 /// # Errors
-/// Where a benchmark's files are missing or hold no figures, or the page cannot be written.
+/// Fails if the files of a benchmark are missing or have no figures, or if the page cannot be written.
 pub(crate) fn run(from: &Path, commit: &str, to: &Path) -> anyhow::Result<bool> {
     let runs = BENCHMARKS.iter().map(|(name, title)| {
         let folder = from.join(name);
@@ -185,7 +185,7 @@ mod tests {
                 .note("a note"),
             Figure::new("missed", "%", Value::Number(97.0)).goal("at least 99 %", false).note("the cache"),
             Figure::new("unexplained", "s", Value::Never).goal("within 1 s", false),
-            Figure::new("for its own sake", "s", Value::Number(3.0)),
+            Figure::new("without a goal", "s", Value::Number(3.0)),
         ];
         Run { title: "A title", figures, machine }
     }
@@ -203,7 +203,7 @@ mod tests {
             | held | ns | 12.3 | nft: never |  | less | yes |\n\
             | missed | % | 97.0 |  |  | at least 99 % | **no** |\n\
             | unexplained | s | never |  |  | within 1 s | **no** |\n\
-            | for its own sake | s | 3.00 |  |  |  |  |\n\n\
+            | without a goal | s | 3.00 |  |  |  |  |\n\n\
             - held: a note.\n\n";
         let from = page.find("**2 of").expect("the misses");
         assert_eq!(&page[from..], expected);

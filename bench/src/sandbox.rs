@@ -1,5 +1,5 @@
-//! Mount, PID and network namespaces of the benchmark's own. The benchmark touches nothing of the machine. However it ends (Ctrl-C and SIGKILL
-//! too), the kernel removes its processes, namespaces, devices, maps and pins.
+//! Runs the benchmark in mount, PID and network namespaces of its own. The benchmark changes nothing of the machine. However it ends (also by
+//! Ctrl-C and SIGKILL), the kernel removes its processes, namespaces, devices, maps and pins.
 #![expect(unsafe_code, reason = "a signal handler")]
 
 use std::{os::unix::process::CommandExt as _, path::Path, process::Command};
@@ -12,7 +12,7 @@ use nix::{
 };
 use nodefence_tests::netns::own_mounts;
 
-/// A variable that is set for the inner process.
+/// The variable that marks the process inside the sandbox.
 const INSIDE: &str = "NODEFENCE_BENCH_INSIDE";
 
 /// Outside the sandbox: starts this program again inside it. Inside: sets up the rest of the sandbox.
@@ -32,7 +32,7 @@ pub(crate) fn enter() -> anyhow::Result<()> {
     end_on_signals()?;
     own_mounts()?;
     mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).context("cannot mount /run")?;
-    // Agents put their files there too.
+    // Agents write their files there too.
     if tempfile::env::override_temp_dir(Path::new("/run")).is_err() {
         bail!("the folder for temporary files was chosen already");
     }

@@ -8,13 +8,13 @@ pub(crate) struct Summary {
     pub(crate) max: f64,
 }
 
-/// The summary of at least one sample; `None` for none.
+/// The summary of samples. `None` if there are no samples.
 pub(crate) fn summary(samples: &[f64]) -> Option<Summary> {
     let sorted = sorted(samples);
     Some(Summary { median: percentile(samples, 50.0)?, min: *sorted.first()?, max: *sorted.last()? })
 }
 
-/// The `p`th percentile (0 to 100), linear between neighbours.
+/// The percentile `p` (0 to 100), interpolated between neighbours.
 pub(crate) fn percentile(samples: &[f64], p: f64) -> Option<f64> {
     let sorted = sorted(samples);
     let last = sorted.len().checked_sub(1)?;

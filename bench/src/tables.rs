@@ -1,4 +1,4 @@
-//! Fills the dataplane's maps directly: nodes of 250 backends each, as a cluster would have them.
+//! Fills the dataplane's maps directly, with nodes of 250 backends each.
 use std::{borrow::BorrowMut, net::Ipv4Addr};
 
 use anyhow::Context as _;
@@ -13,7 +13,7 @@ pub(crate) fn backend(i: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0000 + ((i / PER_NODE) << 8) + 1 + i % PER_NODE)
 }
 
-/// An address that is never a backend's: 100.64.0.0/10, scattered.
+/// An address of no backend, scattered over 100.64.0.0/10.
 pub(crate) fn stranger(i: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x6440_0000 | (i.wrapping_mul(0x9e37_79b1) & 0x003f_ffff))
 }
@@ -60,6 +60,6 @@ mod tests {
     fn backends_are_distinct_and_strangers_are_none() {
         let backends: HashSet<_> = (0..150_000).map(backend).collect();
         assert_eq!(backends.len(), 150_000);
-        assert!((0..300_000).all(|i| !backends.contains(&stranger(i))));
+        assert!((0..300_000).all(|index| !backends.contains(&stranger(index))));
     }
 }

@@ -1,4 +1,4 @@
-//! `build-ebpf`: the kernel object by itself, with its size and its programs' lengths.
+//! `build-ebpf`: builds the kernel object alone, and prints its size and the length of its programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::setup;
 use crate::setup::need::Need;
 use crate::workspace::Workspace;
 
-/// Bytes of one eBPF instruction (`struct bpf_insn`, include/uapi/linux/bpf.h); a 64-bit load takes two.
+/// Bytes of one eBPF instruction (`struct bpf_insn`, include/uapi/linux/bpf.h). A 64-bit load takes two instructions.
 const INSTRUCTION: u64 = 8;
 
 /// A program or subprogram of the object and its length in instructions, before the verifier.
@@ -25,7 +25,7 @@ struct Function {
     instructions: u64,
 }
 
-/// The object's file in the build script's OUT_DIR: the name of the eBPF package's binary.
+/// The name of the object's file in the build script's OUT_DIR. It is the name of the eBPF package's binary.
 const OBJECT: &str = "nodefence-dataplane";
 
 /// Builds the object as the agent's build script does, and prints its size and programs.
@@ -65,7 +65,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join(OBJECT))
 }
 
-/// Every function symbol in an executable section: the programs by section, then the functions that they call (`.text`).
+/// Lists every function symbol of an executable section: the programs by section, then the functions that they call (`.text`).
 fn functions(elf: &[u8]) -> Result<Vec<Function>> {
     let file = object::File::parse(elf).context("no ELF object")?;
     let mut functions = Vec::new();
@@ -76,9 +76,9 @@ fn functions(elf: &[u8]) -> Result<Vec<Function>> {
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name()?));
         functions.push(Function { section, name, instructions });
     }
-    functions.sort_by(|a, b| {
-        (a.section == ".text", &a.section, &a.name).cmp(&(b.section == ".text", &b.section, &b.name))
-    });
+    let order =
+        |function: &Function| (function.section == ".text", function.section.clone(), function.name.clone());
+    functions.sort_by_cached_key(order);
     if functions.is_empty() {
         bail!("no program in it");
     }

@@ -1,4 +1,4 @@
-//! The cache that outlives runs and clones: kernels, real Kubernetes programs.
+//! The cache of kernels and real Kubernetes programs. It outlives runs and clones.
 
 use std::env;
 use std::fs::{self, File};
@@ -13,10 +13,10 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::process;
 use crate::say::say;
 
-/// The file with the sums of a folder of the cache.
+/// The file with the checksums of a folder of the cache.
 const SUMS: &str = "sums";
 
-/// `$NODEFENCE_CACHE`, else `nodefence` below the user's cache folder.
+/// The folder of the cache: `$NODEFENCE_CACHE`, else `nodefence` below the user's cache folder.
 pub(crate) fn folder() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("NODEFENCE_CACHE")
@@ -25,7 +25,7 @@ pub(crate) fn folder() -> Result<PathBuf> {
         .context("nowhere to cache what tests need: set NODEFENCE_CACHE or HOME")
 }
 
-/// Waits until nobody else holds the lock file of this path. Where somebody does, `busy` is said once.
+/// Takes the lock file of this path. While another process holds it, prints `busy` once and waits.
 pub(crate) fn lock(path: &Path, busy: &str) -> Result<Flock<File>> {
     let mut file = File::create(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut said = false;
@@ -44,36 +44,35 @@ pub(crate) fn lock(path: &Path, busy: &str) -> Result<Flock<File>> {
     }
 }
 
-/// Stores the sums of these files of a folder, so that [`is_whole`] notices a truncated or changed file.
+/// Stores the checksums of these files of a folder. [`is_whole`] then notices a truncated or changed file.
 pub(crate) fn seal(folder: &Path, files: &[&str]) -> Result<()> {
     let sums = process::output(process::command("sha256sum").args(files).current_dir(folder))?;
     let path = folder.join(SUMS);
     fs::write(&path, sums).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether all files of a folder are as they were sealed.
+/// Whether all files of a folder have the checksums that [`seal`] stored.
 pub(crate) fn is_whole(folder: &Path) -> bool {
     let mut check = process::command("sha256sum");
     check.args(["--check", "--strict", "--status", SUMS]).current_dir(folder);
     folder.join(SUMS).is_file() && process::output(&mut check).is_ok()
 }
 
-/// A folder that is removed with its owner, also when an error or Ctrl-C ends the work in it.
+/// A temporary folder. It is removed when this value is dropped, also when an error or Ctrl-C ends the work in it.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
-/// The prefix of such folders' names.
+/// The prefix of the names of temporary folders.
 pub(crate) const SCRATCH: &str = "scratch-";
 
 impl Scratch {
-    /// Makes one below `parent`.
+    /// Makes a temporary folder below `parent`.
     pub(crate) fn new(parent: &Path) -> Result<Self> {
         let path = parent.join(format!("{SCRATCH}{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -124,7 +124,7 @@ enum Verb {
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the verb.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let workspace = Workspace::find()?;
         match self.verb {

@@ -1,7 +1,7 @@
 //! nodefence's build and test verbs. Each verb first installs what it needs and the machine lacks, and says so.
 //!
-//! Built by the machine's default toolchain (1.85 or later), so it depends on none of the other packages; everything
-//! else is built by the toolchain pinned in the root `Cargo.toml` under `[workspace.metadata.toolchain]`.
+//! The machine's default toolchain (1.85 or later) builds this program. So it depends on none of the other packages. The toolchain pinned in
+//! the root `Cargo.toml` under `[workspace.metadata.toolchain]` builds everything else.
 
 mod assets;
 mod build_ebpf;

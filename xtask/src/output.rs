@@ -1,4 +1,4 @@
-//! Printing of the verbs' results.
+//! The formats in which verbs print results.
 
 use clap::ValueEnum;
 

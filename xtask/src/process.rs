@@ -1,4 +1,4 @@
-//! Running other programs: a clean environment, root where it is needed, an end for children on Ctrl-C.
+//! Runs other programs: with a clean environment, as root if needed. Ctrl-C ends them.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ use nix::unistd::Pid;
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// How long a child may take to clean up after Ctrl-C before it is told to end.
+/// How long a child may take to clean up after Ctrl-C. After that it gets SIGTERM.
 const GRACE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(25);
 
-/// Has SIGINT, SIGTERM and SIGHUP set a flag. The loops that wait for children look at the flag.
+/// Makes SIGINT, SIGTERM and SIGHUP set a flag. The loops that wait for children read the flag.
 pub(crate) fn catch_interrupts() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -30,12 +30,12 @@ pub(crate) fn catch_interrupts() -> Result<()> {
     Ok(())
 }
 
-/// Whether the person (or a supervisor) asked us to stop.
+/// Whether one of these signals has come.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// An error once we were asked to stop, for loops between children.
+/// Fails if one of these signals has come. Loops call it between children.
 pub(crate) fn check_interrupt() -> Result<()> {
     if interrupted() {
         bail!("interrupted");
@@ -61,13 +61,13 @@ pub(crate) fn command(program: impl Into<OsString>) -> Command {
     command
 }
 
-/// A [`command`] that runs as root: through sudo (with the environment) unless we are root already.
+/// A [`command`] that runs as root. If this process is not root, the command runs under sudo with this environment.
 pub(crate) fn root_command(program: impl Into<OsString>) -> Command {
     if is_root() {
         return command(program);
     }
     let mut sudo = command("sudo");
-    // sudo replaces PATH by its own; env sets ours again.
+    // sudo replaces PATH by its own. env sets our PATH again.
     let mut path = OsString::from("PATH=");
     path.push(search_path());
     sudo.args(["-E", "env"]).arg(path).arg(program.into());
@@ -112,12 +112,12 @@ fn cargo_home() -> Option<PathBuf> {
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
 }
 
-/// The place of `name` on our search path.
+/// The path of the program `name` on our search path.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 
-/// Whether a path is that of a file that may be run.
+/// Whether a path is an executable file.
 pub(crate) fn is_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
@@ -129,13 +129,13 @@ pub(crate) fn line(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs to the end with our stdin, stdout and stderr.
+/// Runs a command to its end with our stdin, stdout and stderr.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
     let child = command.spawn().with_context(|| format!("cannot start `{}`", line(command)))?;
     wait(&mut Guard(child), None)
 }
 
-/// Runs to the end; anything but success is an error.
+/// Runs a command to its end with our stdin, stdout and stderr. Fails if the command fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = status(command)?;
     if !status.success() {
@@ -144,7 +144,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end and gives stdout; stderr is shown only in the error.
+/// Runs a command to its end and returns its stdout. Fails if the command fails; the error has its stderr.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     command.stderr(Stdio::piped());
     let (status, stdout, stderr) = collect(command)?;
@@ -154,7 +154,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(stdout).with_context(|| format!("`{}` printed no UTF-8", line(command)))
 }
 
-/// Runs to the end and gives stdout. stderr goes where ours goes, so that progress shows.
+/// Runs a command to its end and returns its stdout. Its stderr is ours, so that progress shows. Fails if the command fails.
 pub(crate) fn output_with_progress(command: &mut Command) -> Result<String> {
     command.stderr(Stdio::inherit());
     let (status, stdout, _) = collect(command)?;
@@ -179,13 +179,14 @@ fn collect(command: &mut Command) -> Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
 fn read_all(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Output before an error is still worth showing.
+        // An error is ignored: the output before it is still worth showing.
         let _broken = pipe.read_to_end(&mut bytes);
         bytes
     })
 }
 
-/// Runs to the end, giving each line of stdout and stderr to `on_line`. After `limit` the child is killed; `None` then.
+/// Runs a command to its end, and passes each line of stdout and stderr to `on_line`. After `limit` the command is killed, and the result is
+/// `None`.
 pub(crate) fn stream(
     command: &mut Command,
     limit: Duration,
@@ -206,7 +207,7 @@ pub(crate) fn stream(
         match lines.recv_timeout(POLL) {
             Ok(line) => on_line(&line),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // A grandchild that keeps the pipe open must not hold us once the child itself has ended.
+                // A grandchild may keep the pipe open after the child has ended. We must not wait for it.
                 if guard.0.try_wait()?.is_some()
                     && lines.recv_timeout(POLL * 20).map(|line| on_line(&line)).is_err()
                 {
@@ -236,7 +237,7 @@ fn read_lines(pipe: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
 }
 
 fn wait(child: &mut Guard, deadline: Option<Instant>) -> Result<ExitStatus> {
-    let mut asked: Option<Instant> = None;
+    let mut interrupted_at: Option<Instant> = None;
     loop {
         if let Some(status) = child.0.try_wait()? {
             check_interrupt()?;
@@ -245,13 +246,13 @@ fn wait(child: &mut Guard, deadline: Option<Instant>) -> Result<ExitStatus> {
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             child.end();
         }
-        match asked {
+        match interrupted_at {
             None if interrupted() => {
-                // A terminal has sent the signal to the child too; any other sender has not.
+                // A terminal sends the signal to the child too. Any other sender does not.
                 if !std::io::stdin().is_terminal() {
                     child.signal(Signal::SIGINT);
                 }
-                asked = Some(Instant::now());
+                interrupted_at = Some(Instant::now());
             }
             Some(since) if since.elapsed() > GRACE => child.end(),
             _ => {}
@@ -260,13 +261,13 @@ fn wait(child: &mut Guard, deadline: Option<Instant>) -> Result<ExitStatus> {
     }
 }
 
-/// A child that does not outlive us.
+/// A child process that ends when this value is dropped.
 pub(crate) struct Guard(pub(crate) Child);
 
 impl Guard {
     pub(crate) fn signal(&self, signal: Signal) {
         if let Ok(pid) = i32::try_from(self.0.id()) {
-            // A child run by sudo belongs to root: sudo itself passes the terminal's signal on, ours is refused.
+            // The kernel refuses our signal to a child that sudo runs as root. sudo itself passes the terminal's signal on.
             let _refused = kill(Pid::from_raw(pid), signal);
         }
     }
@@ -274,8 +275,8 @@ impl Guard {
     /// Sends SIGTERM, waits two seconds, kills the child, and reaps it.
     pub(crate) fn end(&mut self) {
         self.signal(Signal::SIGTERM);
-        let asked = Instant::now();
-        while asked.elapsed() < Duration::from_secs(2) {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
             if matches!(self.0.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }

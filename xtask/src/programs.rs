@@ -1,4 +1,4 @@
-//! `demo` and `bench`: release builds of our own programs, run as root.
+//! `demo` and `bench`: build our own programs in release mode, and run them as root.
 
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
@@ -12,7 +12,7 @@ use crate::setup::need::Need;
 use crate::vm;
 use crate::workspace::Workspace;
 
-/// Runs the demo: the cluster in namespaces, once without and once with nodefence.
+/// Runs the demo: a cluster in namespaces, once without nodefence and once with it.
 pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Demo])?;
     let packages = ["--package", "nodefence", "--package", "nodefence-tests"];
@@ -23,12 +23,12 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 
 /// The benchmarks' program.
 const BENCH: &str = "nodefence-bench";
-/// The exit code where all was measured and a goal is missed.
+/// The exit code if everything was measured and a goal is missed.
 const MISSED: u8 = 1;
-/// The exit code where something could not be measured.
+/// The exit code if something could not be measured.
 pub(crate) const NOT_MEASURED: u8 = 3;
 
-/// Runs the benchmarks. One half of `ipvs` runs in a VM, before the other half.
+/// Runs the benchmarks. The half of `ipvs` that needs a VM runs first.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     build_bench(workspace)?;
     let usual = ["datapath".to_owned()];
@@ -40,7 +40,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> 
     Ok(ExitCode::from(run_as_root(workspace, BENCH, &[args, &tables].concat())?))
 }
 
-/// Runs all benchmarks, one after the other, and writes the page of their figures. The page of a quick trial does not go to the documentation.
+/// Runs all benchmarks, one after the other, and writes the page of their figures. The page of a quick trial is not written to docs/.
 pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let is_quick = match args {
         [] => false,
@@ -50,11 +50,11 @@ pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode
             args.join(" ")
         ),
     };
-    // Read before the hour of measuring: a later commit is not the one that is measured.
+    // The commit is read before the benchmarks run for an hour. A commit that is made meanwhile is not the measured one.
     let commit = commit(workspace);
     build_bench(workspace)?;
     let from = workspace.target.join("bench/publish");
-    // Results of an earlier run would be taken for this run's. The files belong to root.
+    // Results of an earlier run must not count as results of this run. The files belong to root.
     process::run(process::root_command("rm").args(["-rf", "--"]).arg(&from))?;
     let tables = tables(workspace, is_quick)?;
     for name in ["datapath", "ipvs", "scale"] {
@@ -87,7 +87,7 @@ fn build_bench(workspace: &Workspace) -> Result<()> {
     build(workspace, &packages)
 }
 
-/// Measures large IPVS tables in a VM. Gives the options that name the figures to `nodefence-bench ipvs`.
+/// Measures large IPVS tables in a VM. Returns the options by which `nodefence-bench ipvs` finds the figures.
 fn tables(workspace: &Workspace, is_quick: bool) -> Result<[String; 2]> {
     setup::ensure(workspace, &[Need::Vm])?;
     let built = |name| workspace.target.join("release").join(name);
@@ -98,7 +98,7 @@ fn tables(workspace: &Workspace, is_quick: bool) -> Result<[String; 2]> {
     Ok(["--tables".to_owned(), file.display().to_string()])
 }
 
-/// The commit that is measured. The folder may be no git clone: an unpacked archive.
+/// The commit that is measured. It is not known if the folder is an unpacked archive and no git clone.
 fn commit(workspace: &Workspace) -> String {
     let git =
         |args: &[&str]| process::output(process::command("git").args(args).current_dir(&workspace.root));
@@ -108,7 +108,7 @@ fn commit(workspace: &Workspace) -> String {
     format!("{}{changes}", commit.trim())
 }
 
-/// Whether a call of the benchmarks wants the figures that are measured in a VM.
+/// Whether a call of the benchmarks needs the figures that are measured in a VM.
 fn has_tables(args: &[String]) -> bool {
     let is = |wanted: &[&str]| args.iter().any(|arg| wanted.contains(&arg.as_str()));
     args.first().is_some_and(|verb| verb == "ipvs")
@@ -120,7 +120,7 @@ fn build(workspace: &Workspace, what: &[&str]) -> Result<()> {
     process::run(workspace.cargo().args(["build", "--release"]).args(what))
 }
 
-/// Runs a program of `target/release` in the root folder; gives its exit code.
+/// Runs a program of `target/release` in the root folder. Returns its exit code.
 fn run_as_root(workspace: &Workspace, name: &str, args: &[String]) -> Result<u8> {
     let path: PathBuf = workspace.target.join("release").join(name);
     if !process::is_root() {

@@ -1,6 +1,6 @@
-//! Messages to the person who waits.
+//! Progress messages.
 
-/// Progress for the person who waits: one line on stderr, so that stdout keeps the result alone.
+/// Prints a line of progress to stderr. stdout has the result alone.
 macro_rules! say {
     ($($part:tt)*) => { eprintln!("==> {}", format_args!($($part)*)) };
 }

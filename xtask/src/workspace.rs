@@ -1,4 +1,4 @@
-//! The clone: its root, the pins in its `Cargo.toml`, and cargo calls by the pinned toolchain.
+//! The clone: its root, the versions that its `Cargo.toml` pins, and calls of the pinned cargo.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::process;
 
-/// The clone and what it pins.
+/// The clone and the versions that it pins.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
     /// Folder of the root `Cargo.toml`.
@@ -30,11 +30,11 @@ pub(crate) struct Pins {
 }
 
 impl Workspace {
-    /// Asks the cargo that runs us, since the pinned one may not be there yet.
+    /// Reads the metadata by the cargo that runs this program, since the pinned cargo may not be installed yet.
     pub(crate) fn find() -> Result<Self> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // `cargo run` says where it found this package. The path that was compiled in may be that of another clone: cargo takes a copy of a clone,
-        // target folder and all, for built.
+        // `cargo run` sets the folder in which it found this package. The folder that was compiled in may be that of another clone: for cargo a
+        // copy of a clone with its target folder is already built.
         let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let manifest = Path::new(&folder).join("Cargo.toml");
         let mut command = process::command(cargo);

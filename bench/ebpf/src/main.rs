@@ -1,5 +1,5 @@
-//! The programs that nodefence's cost per packet is measured against: an empty one, one that only takes an address from
-//! the list, and one that parses and does one bare hash lookup. On the host this builds to an empty program.
+//! The reference programs for the cost per packet: an empty program, one that only takes an address from the list, and one that parses and does
+//! one bare hash lookup. On the host this builds to an empty program.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -15,7 +15,7 @@
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
-// The very list that bench builds of the dataplane read, so that both sides pay the same for it.
+// The list that bench builds of the dataplane read too, so that the list costs both sides the same.
 #[cfg(target_arch = "bpf")]
 #[path = "../../../dataplane-ebpf/src/bench_list.rs"]
 #[expect(dead_code, reason = "the reference programs look up once")]
@@ -35,7 +35,7 @@ mod programs {
 
     use crate::bench_list;
 
-    /// The dataplane's own map: it is pinned, and both objects are loaded with the same pin folder.
+    /// The dataplane's own map. Both objects are loaded with the same pin folder, and so share the map.
     #[btf_map(name = "backends", pin_by_name)]
     static BACKENDS: HashMap<
         Addr,

@@ -1,12 +1,12 @@
 //! (a) Nanoseconds a packet by BPF_PROG_TEST_RUN.
 //!
-//! Passing packets: one call repeats the program many times. Addresses come from a shuffled list (dataplane-ebpf/src/bench_list.rs). The
-//! program that only reads the list is the floor: "added" is then the parser, the lookup and the verdict, and nothing that both sides share.
-//! Against the wholly empty program the ratios would look better than they are.
+//! Packets that pass: one call repeats the program many times. Addresses come from a shuffled list (dataplane-ebpf/src/bench_list.rs). The
+//! added cost is the cost above the program that only reads the list: the cost of the parser, the lookup and the verdict, and of nothing that
+//! both sides share. Compared with the empty program the ratios would look better than they are.
 //!
-//! Cuts: the program rewrites its packet, so each call gets a fresh packet and runs once. The time that the kernel reports of one call is
-//! mostly the kernel's own clock and a cold cache; the empty program run the same way is subtracted. The stack carries out the redirect that
-//! follows a cut, and the figure does not include it.
+//! Packets that are cut: the program rewrites its packet, so each call gets a fresh packet and runs once. The time that the kernel reports of one
+//! call is mostly the cost of the kernel's clock and of a cold cache. So the time of the empty program, run the same way, is subtracted. The
+//! stack carries out the redirect that follows a cut. The figure does not include it.
 mod programs;
 
 use std::{collections::BTreeMap, path::Path};
@@ -25,18 +25,18 @@ use crate::{
 
 /// `TC_ACT_UNSPEC`: the packet passes, and programs of others still run.
 const PASS: i32 = -1;
-/// `TC_ACT_REDIRECT`: the packet is on its way back as an answer.
+/// `TC_ACT_REDIRECT`: the packet goes back as an answer.
 const REDIRECT: i32 = 7;
 
 /// The amount of work.
 pub(crate) struct Sizes {
-    /// Backends in the map, one set of figures each.
+    /// The numbers of backends in the map. Each number gives a set of figures.
     pub(crate) backends: Vec<u32>,
     /// Interleaved rounds.
     pub(crate) rounds: u32,
-    /// Runs of one program in one round: few enough to fit a slice of the scheduler, so that the median is that of undisturbed runs.
+    /// Runs of one program in one round. They fit in a slice of the scheduler, so that the median is that of undisturbed runs.
     pub(crate) repeat: u32,
-    /// Fresh packets that are cut in one round.
+    /// The number of fresh packets that are cut in one round.
     pub(crate) cuts: u32,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             let mut progress = Progress::start(&format!("a {label}"), sizes.rounds);
             let mut samples: BTreeMap<Program, Vec<f64>> = BTreeMap::new();
             for round in 0..=sizes.rounds {
-                // Each program warms the caches for the next, so another program comes first each round.
+                // Each program warms the caches for the next one, so another program comes first in each round.
                 let mut order = Program::ALL;
                 order.rotate_left(round as usize % Program::ALL.len());
                 for program in order {
@@ -77,7 +77,10 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
                 progress.step();
             }
             let of = |program| -> anyhow::Result<Summary> {
-                samples.get(&program).and_then(|s| summary(s)).ok_or_else(|| anyhow::anyhow!("no samples"))
+                samples
+                    .get(&program)
+                    .and_then(|samples| summary(samples))
+                    .ok_or_else(|| anyhow::anyhow!("no samples"))
             };
             let empty = of(Program::Empty)?;
             let list = of(Program::List)?;
@@ -97,7 +100,8 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
         drop(programs);
         std::fs::remove_dir_all(&pins)?;
     }
-    let split = |cut: bool| groups.iter().filter(|g| g.label.starts_with("cut") == cut).cloned().collect();
+    let split =
+        |cut: bool| groups.iter().filter(|group| group.label.starts_with("cut") == cut).cloned().collect();
     plot::bars(
         &out.join("cost.svg"),
         "Cost of a packet that passes",
@@ -121,7 +125,7 @@ fn name(packet: Packet) -> &'static str {
     }
 }
 
-/// One program in one round: nanoseconds a run.
+/// Measures one program in one round. Returns nanoseconds a run.
 fn sample(
     programs: &Programs,
     program: Program,
@@ -144,7 +148,7 @@ fn sample(
         }
         samples.push(ns);
     }
-    summary(&samples).map(|s| s.median).ok_or_else(|| anyhow::anyhow!("no cuts were asked for"))
+    summary(&samples).map(|summary| summary.median).ok_or_else(|| anyhow::anyhow!("the number of cuts is 0"))
 }
 
 fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4]) -> Figure {
@@ -153,8 +157,8 @@ fn figure(label: &str, packet: Packet, [empty, list, lookup, ours]: [&Summary; 4
         .peer_of("empty program + list", list)
         .peer_of("one bare lookup", lookup);
     if packet == Packet::Cut {
-        // The empty program is subtracted from the median, the least and the greatest: a spread of whole calls would not contain the
-        // difference that is shown.
+        // The empty program's median is subtracted from the median, the least and the greatest sample. A spread of whole calls would not contain
+        // the difference that is shown.
         let less = |ns: f64| ns - empty.median;
         let added = Summary { median: less(ours.median), min: less(ours.min), max: less(ours.max) };
         let shown = Figure::of(figure.figure.clone(), figure.unit.clone(), &added);

@@ -1,4 +1,4 @@
-//! The two BPF objects of (a). They share the map of backends and the list.
+//! The two BPF objects of (a). The objects share the map of backends and the list.
 use std::{net::IpAddr, path::Path, time::Instant};
 
 use anyhow::Context as _;
@@ -26,11 +26,11 @@ pub(crate) const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// A program that is timed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Program {
-    /// Returns at once.
+    /// The program returns at once.
     Empty,
-    /// Reads the list and returns.
+    /// The program reads the list and returns.
     List,
-    /// Parses, reads the list, looks up once.
+    /// The program parses, reads the list, and looks up once.
     Lookup,
     /// The egress program.
     Ours,
@@ -71,7 +71,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Loads both with their maps pinned below `pins` (a fresh folder of a BPF filesystem).
+    /// Loads both objects, with their maps pinned below `pins`, a new folder of a BPF filesystem.
     pub(crate) fn load(pins: &Path, backends: u32) -> anyhow::Result<Self> {
         std::fs::create_dir_all(pins)?;
         let load = |object: &[u8]| EbpfLoader::new().default_map_pin_directory(pins).load(object);
@@ -104,12 +104,12 @@ impl Programs {
         tables::fill_nodes(&mut Array::try_from(map)?, self.backends, verdict)
     }
 
-    /// Fills the list with backends (`hit`) or with addresses of no backend, shuffled. A small set gets a short list, so that the list's
-    /// footprint in the caches follows the set's.
+    /// Fills the list with addresses of backends (`hit`) or of no backend, shuffled. A small set gets a short list, so that the list takes no more of
+    /// the caches than the set.
     pub(crate) fn set_list(&mut self, hit: bool) -> anyhow::Result<()> {
         let len = self.backends.next_power_of_two().clamp(1024, LIST_LEN);
         let mut indices: Vec<u32> =
-            (0..len).map(|i| if hit { i % self.backends.max(1) } else { i }).collect();
+            (0..len).map(|index| if hit { index % self.backends.max(1) } else { index }).collect();
         indices.shuffle(&mut rand::rngs::StdRng::seed_from_u64(1));
         let mut list = Array::<_, Addr>::try_from(self.ours.map_mut("list").context("no map `list`")?)?;
         for (at, i) in indices.into_iter().enumerate() {
@@ -122,8 +122,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Runs one program `repeat` times on a fresh copy of `frame`: its return value and nanoseconds a run. A single run is timed by the
-    /// kernel. Many runs are timed around the call, since the kernel cuts its quotient to whole nanoseconds.
+    /// Runs one program `repeat` times on a fresh copy of `frame`. Returns the program's return value, and nanoseconds a run. The kernel times a single
+    /// run. Many runs are timed around the call, since the kernel rounds its quotient down to whole nanoseconds.
     pub(crate) fn run(&self, program: Program, frame: &[u8], repeat: u32) -> anyhow::Result<(i32, f64)> {
         let object = if program == Program::Ours { &self.ours } else { &self.reference };
         let found: &SchedClassifier =

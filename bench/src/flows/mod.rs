@@ -35,11 +35,11 @@ const GOAL: f64 = 1.0;
 
 /// The outcome of the flows of one run.
 struct Outcome {
-    /// Their times count from the operator's command.
+    /// The errors of the clients' sockets. Their times count from the operator's command.
     errors: Errors,
     /// How long the operator's command itself ran, in seconds.
     command: f64,
-    /// The report of our command.
+    /// The outcome that the agent reported.
     said: Option<String>,
 }
 
@@ -65,7 +65,9 @@ pub(crate) fn run(sizes: &Sizes, agent: &Path, out: &Path) -> anyhow::Result<Vec
     for round in 0..sizes.rounds {
         for (way, outcomes) in &mut results {
             // A peer that once did not end within the cap is not run again.
-            if outcomes.iter().any(|o: &Outcome| o.all_after() == Value::Never) && *way != Way::Ours {
+            if outcomes.iter().any(|outcome: &Outcome| outcome.all_after() == Value::Never)
+                && *way != Way::Ours
+            {
                 continue;
             }
             let label =
@@ -87,7 +89,7 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
     let flows = Flows::establish(&cluster.client, &plan)?;
     server.freeze()?;
     flows.go();
-    // So that both halves are under way.
+    // After this pause both halves are under way.
     std::thread::sleep(sizes.every.min(Duration::from_secs(1)));
     way.before(&cluster)?;
     let cpu = prepared.as_ref().map(|agent| agent.proc()?.cpu()).transpose()?;
@@ -100,7 +102,7 @@ fn once(sizes: &Sizes, way: Way, agent: &Path) -> anyhow::Result<Outcome> {
         let user = now[0] - before[0];
         let kernel = now[1] - before[1];
         said.push_str(&format!(
-            "; it spent {user:.2} s of CPU itself and {kernel:.2} s in the kernel meanwhile"
+            "; it used {user:.2} s of CPU in its own code and {kernel:.2} s in the kernel meanwhile"
         ));
     }
     Ok(Outcome { errors, command, said })
@@ -114,20 +116,23 @@ fn client(index: u32) -> anyhow::Result<SocketAddrV4> {
 }
 
 fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec<Figure>> {
-    let ours =
-        results.iter().find(|(way, _)| *way == Way::Ours).map(|(_, o)| o.as_slice()).unwrap_or_default();
+    let ours = results
+        .iter()
+        .find(|(way, _)| *way == Way::Ours)
+        .map(|(_, outcomes)| outcomes.as_slice())
+        .unwrap_or_default();
     let figure = |name: &str, pick: &dyn Fn(&Outcome) -> Value| {
         // One run that never ended makes its way "never": a median would hide that run.
         let over_runs = |outcomes: &[Outcome]| {
             let mut values: Vec<f64> = Vec::new();
             for outcome in outcomes {
                 match pick(outcome) {
-                    Value::Number(n) => values.push(n),
+                    Value::Number(number) => values.push(number),
                     Value::Never => return (Value::Never, None),
                 }
             }
             match crate::stats::summary(&values) {
-                Some(s) => (Value::Number(s.median), Some(s)),
+                Some(summary) => (Value::Number(summary.median), Some(summary)),
                 None => (Value::Never, None),
             }
         };
@@ -154,7 +159,8 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     let mut note: Vec<String> = results
         .iter()
         .filter_map(|(way, outcomes)| {
-            let worst = outcomes.iter().max_by_key(|o| o.errors.left[0] + o.errors.left[1])?;
+            let worst =
+                outcomes.iter().max_by_key(|outcome| outcome.errors.left[0] + outcome.errors.left[1])?;
             let left = worst.errors.left;
             (left != [0, 0]).then(|| {
                 format!(
@@ -177,24 +183,26 @@ fn figures(sizes: &Sizes, results: &[(Way, Vec<Outcome>)]) -> anyhow::Result<Vec
     note.insert(0, missed);
     note.extend(ours.iter().filter_map(|outcome| outcome.said.clone()));
     let all = all.goal("within 1 s of the operator's command, in each run", met).note(note.join("; "));
-    let idle = figure("until every idle one has", &|o| o.half_after(0));
-    let sending = figure("until every sending one has", &|o| o.half_after(1));
-    let command = figure("the operator's command itself", &|o| Value::Number(o.command));
+    let idle = figure("until every idle client's socket has", &|outcome| outcome.half_after(0));
+    let sending = figure("until every sending client's socket has", &|outcome| outcome.half_after(1));
+    let command = figure("the operator's command itself", &|outcome| Value::Number(outcome.command));
     Ok(vec![all, idle, sending, command])
 }
 
 fn plots(sizes: &Sizes, results: &[(Way, Vec<Outcome>)], out: &Path) -> anyhow::Result<()> {
     // Every curve goes on to the right edge: a curve that is level there stays level until the cap.
-    let shown: Vec<(&Way, &Outcome)> = results.iter().filter_map(|(way, o)| Some((way, o.last()?))).collect();
-    let edge =
-        shown.iter().filter_map(|(_, o)| o.errors.seconds.last()).fold(1.0, |a: f64, b| a.max(*b)) * 1.05;
+    let shown: Vec<(&Way, &Outcome)> =
+        results.iter().filter_map(|(way, outcomes)| Some((way, outcomes.last()?))).collect();
+    let last = shown.iter().filter_map(|(_, outcome)| outcome.errors.seconds.last());
+    let edge = last.copied().fold(1.0, f64::max) * 1.05;
     let curves: Vec<plot::Curve> = shown
         .into_iter()
         .map(|(way, outcome)| {
             let all = &outcome.errors.seconds;
             let step = (all.len() / 400).max(1);
             let mut points = vec![(0.0, 0.0)];
-            points.extend(all.iter().enumerate().step_by(step).map(|(i, t)| (*t, (i + 1) as f64 / 1000.0)));
+            let freed = all.iter().enumerate().step_by(step);
+            points.extend(freed.map(|(at, seconds)| (*seconds, (at + 1) as f64 / 1000.0)));
             points.push((edge, all.len() as f64 / 1000.0));
             plot::Curve { name: way.name().into(), points }
         })

@@ -28,7 +28,7 @@ impl Way {
         }
     }
 
-    /// Starts the agent, where this way needs it.
+    /// Starts the agent if this way needs it.
     pub(super) fn prepare(
         self,
         cluster: &Cluster,
@@ -65,7 +65,7 @@ impl Way {
         )
     }
 
-    /// Runs the operator's command to its end. Ours gives the outcome of the challenges.
+    /// Runs the operator's command to its end. `nodefence flag` returns the outcome of the challenges.
     pub(super) fn act(self, cluster: &Cluster, agent: Option<&Agent>) -> anyhow::Result<Option<String>> {
         let _printed = match self {
             Self::Ours => {
@@ -73,10 +73,13 @@ impl Way {
                 let row = &report["challenged"];
                 return Ok(Some(match row["seconds"].as_f64() {
                     Some(seconds) => format!(
-                        "the agent listed {}, asked {}, saw {} closed within {seconds:.2} s",
+                        "the agent listed {} flows, challenged {}, and found {} of these closed within {seconds:.2} s",
                         row["listed"], row["challenged"], row["closed"]
                     ),
-                    None => format!("the agent was still asking when it answered: {}", report["warnings"]),
+                    None => format!(
+                        "the agent was still challenging clients when it answered: {}",
+                        report["warnings"]
+                    ),
                 }));
             }
             Self::Conntrack => cluster.router.exec(&format!("conntrack -D -p tcp --orig-dst {SERVICE}"))?,

@@ -71,7 +71,7 @@ impl Cluster {
         }
         router.sysctl("ipv4/ip_forward", "1")?;
         let backends: Vec<String> =
-            (0..sizes.backends).map(|i| format!("{i} : {}", tables::backend(i))).collect();
+            (0..sizes.backends).map(|index| format!("{index} : {}", tables::backend(index))).collect();
         router.nft(
             &format!(
                 "table ip kube {{\n chain services {{\n  type nat hook prerouting priority dstnat;\n  \

@@ -1,5 +1,5 @@
-//! The bare loop: it sends the requests that reading everything takes, made beforehand, on one socket like the agent's. Of the answers it
-//! reads only as much as shows where they end.
+//! The bare loop: it sends the requests that read all tables, on one socket like the agent's. The requests are made beforehand. The loop reads
+//! only as much of the answers as shows where they end.
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail, ensure};
@@ -29,7 +29,7 @@ const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
 const IPVS_SVC_ATTR_ADDR: u16 = 3;
 const IPVS_SVC_ATTR_PORT: u16 = 4;
 
-/// How often all services are read where nobody changes them.
+/// How many times the agent reads all services if nothing changes them.
 pub(super) const SERVICES_READ: usize = 2;
 
 pub(super) struct Bare {
@@ -38,7 +38,7 @@ pub(super) struct Bare {
     requests: Vec<Vec<u8>>,
 }
 
-/// Counts of the data that was read: they show that the loop did read.
+/// Counts of the data that the loop has read. They show that it did read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Came {
     pub(super) messages: usize,

@@ -1,8 +1,8 @@
-//! Draining a node: the agent, beside two ways by hand. One feeds `ipvsadm -R` all deletions, waits once, and feeds it all additions. The
-//! other runs one `ipvsadm` for each of them.
+//! Draining a node: by the agent, and in two ways by hand. One way feeds `ipvsadm -R` all deletions, waits once, and feeds it all additions.
+//! The other way runs one `ipvsadm` for each deletion and addition.
 //!
 //! Each destination has a connection, so that all of them must be deleted, waited for and added again with weight 0. Each way ends with a
-//! check of the table: the agent reads the table until all is done, the others run `ipvsadm -Ln`.
+//! check of the table: the agent reads the table until the node is drained, the other ways run `ipvsadm -Ln`.
 use std::{
     collections::HashMap,
     fmt::Write as _,
@@ -39,14 +39,14 @@ pub(super) struct Sizes {
 pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Result<Figure> {
     let shape = Shape::two_nodes(sizes.services, sizes.each);
     let mut ours = Vec::new();
-    let mut back = Vec::new();
+    let mut restores = Vec::new();
     let mut fed = Vec::new();
     let mut naive = Vec::new();
-    let mut progress = Progress::start("take out", sizes.rounds);
+    let mut progress = Progress::start("drain", sizes.rounds);
     for round in 0..sizes.rounds {
-        let (out, restored) = by_agent(world, &shape, program).context("by the agent")?;
-        ours.push(out);
-        back.push(restored);
+        let (drained, restored) = by_agent(world, &shape, program).context("by the agent")?;
+        ours.push(drained);
+        restores.push(restored);
         fed.push(by_hand(world, &shape, Hand::Fed).context("by ipvsadm -R")?);
         if round < sizes.naive_rounds {
             naive.push(by_hand(world, &shape, Hand::Single).context("by single commands")?);
@@ -57,7 +57,7 @@ pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Resul
     let ratios: Vec<f64> = ours.iter().zip(&fed).map(|(ours, fed)| ours / fed).collect();
     let ratio = of(&ratios)?;
     let name = format!(
-        "IPVS, take out a node with {PODS} pods under {} services, {} pairs with connections",
+        "IPVS, drain a node with {PODS} pods under {} services, {} pairs with connections",
         sizes.services,
         sizes.services * sizes.each
     );
@@ -67,11 +67,11 @@ pub(super) fn run(world: &World, sizes: &Sizes, program: &Path) -> anyhow::Resul
         .ratio(ratio.median)
         .goal("not slower than ipvsadm -R (median of the rounds)", ratio.median <= 1.0)
         .note(format!(
-            "ratio {:.3} to {:.3} in {} rounds; from the flag until the running agent has read that all have weight 0 and no connection; restored in {:.2} s; UDP (of TCP idle clients are challenged first, for 5 s at most)",
+            "ratio {:.3} to {:.3} in {} rounds; from the flag until the agent has read that all pairs have weight 0 and no connection; restored in {:.2} s; UDP (idle clients of TCP are challenged first, for 5 s at most)",
             ratio.min,
             ratio.max,
             ratios.len(),
-            of(&back)?.median
+            of(&restores)?.median
         )))
 }
 
@@ -96,15 +96,15 @@ fn by_agent(world: &World, shape: &Shape, program: &Path) -> anyhow::Result<(f64
         let row = status.ipvs.nodes.get(node(FLAGGED).as_str())?;
         Some(row.drained == pairs && row.waiting == 0)
     })?;
-    let out = begun.elapsed().as_secs_f64();
+    let drained = begun.elapsed().as_secs_f64();
     verify(world, shape)?;
     let begun = Instant::now();
     agent.ask::<UnflagReport>(&Request::Unflag { node: node(FLAGGED) })?;
-    // So that a guard has nothing to restore once this agent is gone.
+    // The wait leaves the guard nothing to restore once this agent is gone.
     until(&agent, begun, |status| Some(!status.ipvs.nodes.contains_key(node(FLAGGED).as_str())))?;
-    let back = begun.elapsed().as_secs_f64();
+    let restored = begun.elapsed().as_secs_f64();
     agent.end()?;
-    Ok((out, back))
+    Ok((drained, restored))
 }
 
 fn until(agent: &Agent, begun: Instant, is: impl Fn(&Status) -> Option<bool>) -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ const GOAL: f64 = 64.0;
 const FLAGGED: u16 = 0;
 /// How long the drain may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often memory and drain are looked at.
+/// How often memory and drain are read.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Path) -> anyhow::Result<Figure> {
@@ -41,7 +41,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         Ok(row.is_some_and(|row| row.taken == PODS && row.waiting == 0))
     })?;
     if !done {
-        bail!("the node is not out after {PATIENCE:?}");
+        bail!("the node is not drained after {PATIENCE:?}");
     }
     progress.step();
     // Meanwhile the agent reads back the destinations that it drained, and all others.
@@ -64,8 +64,8 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         shape.destinations() / shape.services.len()
     );
     Ok(Figure::of(name, "MiB", &working)
-        .peer_of("nobody flagged", &resting)
-        .peer("most it ever had, start included", Value::Number(peak))
+        .peer_of("no node flagged", &resting)
+        .peer("peak, start included", Value::Number(peak))
         .goal(format!("under {GOAL} MiB at each look once it runs"), most < GOAL)
         .note(format!(
             "{most:.1} MiB at most once it ran; {} backends, each behind one service",
@@ -73,7 +73,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         )))
 }
 
-/// Calls `look` again and again, until it gives true or the time is over. Gives whether it gave true.
+/// Calls `look` again and again, until it returns true or the time is over. Returns whether it returned true.
 fn watch(time: Duration, mut look: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
     let begun = Instant::now();
     while begun.elapsed() < time {

@@ -27,7 +27,7 @@ const GOAL: f64 = 1.3;
 /// The node whose drain is planned.
 const FLAGGED: u16 = 0;
 
-/// A ledger that lets nothing begin: the plan is that of the agent, and no table is changed.
+/// A ledger that lets no change begin. So the plan is the agent's own, and no table is changed.
 struct Closed {
     planned: usize,
 }

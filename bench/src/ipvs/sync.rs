@@ -17,13 +17,13 @@ use nodefence_tests::{
 use super::world::{OWN, OWN_ADDRESS, PODS, Shape, UPLINK, node, socket};
 use crate::{figure::Figure, progress::Progress, stats::summary};
 
-/// Beside the agent, kube-proxy's syncs may take this many times their time alone.
+/// Beside the agent, kube-proxy's syncs may take this many times the time that they take alone.
 const GOAL: f64 = 1.05;
 /// The node that is drained, and whose destinations are read back.
 const FLAGGED: u16 = 0;
-/// How long one of kube-proxy's syncs may take, and the drain.
+/// How long a sync of kube-proxy may take, and the drain.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often kube-proxy and the agent are looked at; each look costs kube-proxy an answer.
+/// How often kube-proxy and the agent are queried. Each query costs kube-proxy an answer.
 const LOOK: Duration = Duration::from_millis(200);
 /// kube-proxy's metric of its syncs (pkg/proxy/metrics): a histogram for each address family.
 const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds";
@@ -71,12 +71,12 @@ pub(super) fn run(sizes: &Sizes) -> anyhow::Result<Figure> {
     figure(&shape, sizes, &alone, &read_back)
 }
 
-/// Waits until `is` gives true of the node's row of `status`.
+/// Waits until `is` is true of the node's row of `status`.
 fn wait(agent: &Agent, is: impl Fn(&serde_json::Value) -> bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is(&agent.status()?["ipvs"]["nodes"][node(FLAGGED)]) {
         if begun.elapsed() > PATIENCE {
-            bail!("the tables are not as they should be after {PATIENCE:?}:\n{}", agent.log());
+            bail!("the node is not drained, or not restored, after {PATIENCE:?}:\n{}", agent.log());
         }
         std::thread::sleep(LOOK);
     }
@@ -167,23 +167,23 @@ impl Beside {
 
 fn figure(shape: &Shape, sizes: &Sizes, alone: &[f64], read_back: &[f64]) -> anyhow::Result<Figure> {
     let of = |seconds: &[f64]| {
-        let milliseconds: Vec<f64> = seconds.iter().map(|s| s * 1e3).collect();
+        let milliseconds: Vec<f64> = seconds.iter().map(|seconds| seconds * 1e3).collect();
         summary(&milliseconds).context("no rounds")
     };
     // Runs that followed each other are compared, since the machine's pace changes.
     let ratios: Vec<f64> = read_back.iter().zip(alone).map(|(ours, alone)| ours / alone).collect();
     let ratio = summary(&ratios).context("no rounds")?;
     let name = format!(
-        "IPVS, kube-proxy's own sync of {} services of {} destinations while we read back",
+        "IPVS, kube-proxy's own sync of {} services of {} destinations while the agent reads back",
         shape.services.len(),
         sizes.each
     );
     Ok(Figure::of(name, "ms", &of(read_back)?)
-        .peer_of("nobody flagged", &of(alone)?)
+        .peer_of("no node flagged", &of(alone)?)
         .ratio(ratio.median)
         .goal(format!("at most {GOAL} times (median of the rounds)"), ratio.median <= GOAL)
         .note(format!(
-            "ratio {:.3} to {:.3} in {} rounds of {} s each way; the mean of all syncs of a round, by kube-proxy's own metric; {PODS} pairs are out",
+            "ratio {:.3} to {:.3} in {} rounds of {} s each way; the mean of all syncs of a round, by kube-proxy's own metric; {PODS} pairs are drained",
             ratio.min,
             ratio.max,
             ratios.len(),

@@ -1,4 +1,4 @@
-//! The node with the tables that kube-proxy would have made, and the cluster file that belongs to them.
+//! The node, with the tables that kube-proxy would make, and the cluster file of the same cluster.
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// One Service and its destinations: one virtual server.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
-    /// Each destination's node, pod of that node, and port.
+    /// The node, the pod's number on the node, and the port of each destination.
     pub(super) endpoints: Vec<(u16, u8, u16)>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Shape {
     pub(super) services: Vec<Service>,
 }
 
-/// Pods of a full node.
+/// The number of pods of a full node.
 pub(super) const PODS: usize = 250;
 
 /// The name of a node.
@@ -48,13 +48,13 @@ pub(super) fn pod(node: u16, at: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 128 + high, low, at + 2)
 }
 
-/// A Service's address: never the first one of the range, which is the API server's own.
+/// A Service's address. The first address of the range is the API server's and is left out.
 fn cluster_ip(service: usize, port: u16) -> SocketAddr {
     (IpAddr::from([10, 96, (service / 250) as u8, (service % 250) as u8 + 2]), port).into()
 }
 
 impl Shape {
-    /// Services whose endpoints are all on different nodes; each pod is behind one Service, and each node has [`PODS`].
+    /// Services whose endpoints are all on different nodes. Each pod is behind one Service, and each node has [`PODS`] pods.
     pub(super) fn wide(services: usize, each: usize) -> Self {
         let nodes = (services * each).div_ceil(PODS);
         let endpoint = |number: usize| ((number % nodes) as u16, (number / nodes) as u8, 8_080);
@@ -65,7 +65,7 @@ impl Shape {
         Self { protocol: Protocol::TCP, services: services.collect() }
     }
 
-    /// Services of datagrams with `each` endpoints on node 0 and as many on node 1, whose [`PODS`] they share.
+    /// UDP Services with `each` endpoints on node 0 and as many on node 1. They share the [`PODS`] pods of these nodes.
     pub(super) fn two_nodes(services: usize, each: usize) -> Self {
         let endpoint = |node: u16, number: usize| {
             (node, (number % PODS) as u8, 7_000 + u16::try_from(number / PODS).unwrap_or(0))
@@ -136,7 +136,7 @@ pub(super) fn socket((node, at, port): &(u16, u8, u16)) -> SocketAddr {
     (pod(*node, *at), *port).into()
 }
 
-/// The node. Its uplink leads to a machine that answers ARP and takes all packets to the pods.
+/// The node. Its uplink leads to a namespace that answers ARP and takes all packets to the pods.
 pub(super) struct World {
     pub(super) node: Arc<Netns>,
     _wire: Netns,
@@ -156,12 +156,12 @@ impl World {
         node.ip("route add 10.128.0.0/9 via 192.168.2.2")?;
         node.ip("route add local 10.96.0.0/12 dev lo")?;
         switch_on(&node)?;
-        // Conntrack's entries live 30 s where no destination answers. An emulated machine may take longer.
+        // By default entries of conntrack live 30 s if no destination answers. An emulated machine may take longer than that.
         node.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
         Ok(Self { node, _wire: wire })
     }
 
-    /// Starts the agent beside the tables. Its owner must [`end`](Agent::end) it.
+    /// Starts the agent beside the tables. The caller must [`end`](Agent::end) it.
     pub(super) fn agent(&self, program: &Path, shape: &Shape) -> anyhow::Result<Agent> {
         let file = shape.cluster().to_string();
         Agent::of(program, &self.node, OWN, &[UPLINK], &file, &["--proxy", "ipvs"])
@@ -170,7 +170,7 @@ impl World {
     /// Empties IPVS and conntrack, and fills IPVS with the services and destinations.
     pub(super) fn fill(&self, shape: &Shape) -> anyhow::Result<()> {
         self.node.exec("ipvsadm -C")?;
-        // A deleted destination keeps its connections for a moment. If it were added now, it would take them back.
+        // A deleted destination keeps its connections for a moment. If it were added again now, it would have them again.
         self.wait_without("connections of all services", |_| true)?;
         self.node.exec("conntrack -F")?;
         let scheduler = "rr".parse()?;
@@ -198,7 +198,7 @@ impl World {
         })
     }
 
-    /// Sends one datagram from each of `sockets` to each Service, which makes as many connections.
+    /// Sends one datagram from each of `sockets` to each Service. Each datagram makes a connection.
     pub(super) fn send(&self, shape: &Shape, sockets: usize) -> anyhow::Result<()> {
         let to: Vec<SocketAddr> = shape.services.iter().map(|service| service.address).collect();
         each::datagrams(&self.node, OWN_ADDRESS.into(), sockets, &to)
@@ -207,7 +207,7 @@ impl World {
     /// The destination's address of each connection.
     pub(super) fn connections(&self) -> anyhow::Result<Vec<Ipv4Addr>> {
         let text = self.node.within(|| Ok(std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn")?))?;
-        // A heading, then lines of: protocol, client and its port, service and its port, destination and its port.
+        // After a heading each line has: protocol, client and its port, service and its port, destination and its port.
         let destination = |line: &str| {
             let raw = u32::from_str_radix(line.split_whitespace().nth(5)?, 16).ok()?;
             Some(Ipv4Addr::from_bits(raw))
@@ -215,7 +215,7 @@ impl World {
         text.lines().skip(1).map(|line| destination(line).with_context(|| line.to_owned())).collect()
     }
 
-    /// Waits until no connection has a destination of which `is` gives true.
+    /// Waits until no connection has a destination for which `is` is true.
     pub(super) fn wait_without(&self, what: &str, is: impl Fn(Ipv4Addr) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -231,7 +231,7 @@ impl World {
     }
 }
 
-/// Tells whether an address is that of a pod on the node.
+/// Returns a test for the addresses of the node's pods.
 pub(super) fn is_on(number: u16) -> impl Fn(Ipv4Addr) -> bool {
     let network = pod(number, 0).octets();
     move |address| address.octets()[..3] == network[..3]

@@ -29,7 +29,7 @@ use crate::{
 pub(crate) struct Sizes {
     /// Backends of the node, one set of figures each.
     pub(crate) backends: Vec<u32>,
-    /// Flags that are set and withdrawn.
+    /// Flags that are set and removed.
     pub(crate) flags: u32,
     /// Packets a second of the prober.
     pub(crate) rate: u32,
@@ -41,7 +41,7 @@ const UPLINK: &str = "uplink";
 const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 /// How long one flag may take to show before the run fails.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so many packets without a RST the node counts as released.
+/// After this many packets without a RST the cut counts as ended.
 const QUIET: u64 = 200;
 
 struct Line {
@@ -79,7 +79,7 @@ struct Outcome {
     cut: Vec<f64>,
     /// Milliseconds from the start of each `nodefence flag` to the agent's reading.
     command: Vec<f64>,
-    /// Packets a second that the prober did send.
+    /// Packets a second that the prober sent.
     rate: f64,
 }
 
@@ -125,9 +125,8 @@ fn measure(sizes: &Sizes, backends: u32, program: &Path, cpu: usize) -> anyhow::
         cut.push((first - read) as f64 / 1e3);
         command.push(read.saturating_sub(started) as f64 / 1e6);
         agent.unflag(NODE)?;
-        until(|| prober.quiet_for(QUIET).then_some(()))
-            .context("RSTs kept coming after the flag was taken back")?;
-        // So that each flag comes at another moment of the agent's second.
+        until(|| prober.quiet_for(QUIET).then_some(())).context("RSTs kept coming after the unflag")?;
+        // The pause lets each flag come at another moment of the agent's second.
         std::thread::sleep(Duration::from_millis(u64::from(flag) * 7 % 23));
         progress.step();
     }
@@ -149,7 +148,7 @@ fn until<T>(mut ready: impl FnMut() -> Option<T>) -> Option<T> {
 
 fn figures(outcomes: &[Outcome]) -> anyhow::Result<Vec<Figure>> {
     let at = |samples: &[f64], p| percentile(samples, p).context("no flags were set");
-    let base = at(&outcomes.first().context("no number of backends was asked for")?.cut, 50.0)?;
+    let base = at(&outcomes.first().context("no number of backends was given")?.cut, 50.0)?;
     let mut figures = Vec::new();
     for outcome in outcomes {
         let spread = summary(&outcome.cut).context("no flags were set")?;
@@ -187,14 +186,16 @@ fn plots(outcomes: &[Outcome], out: &Path) -> anyhow::Result<()> {
     // One flag that met a busy scheduler would press all other points against the left edge.
     let usual = outcomes.iter().filter_map(|outcome| percentile(&outcome.cut, 95.0)).fold(0.0, f64::max);
     let edge = usual * 2.0;
-    let beyond: usize = outcomes.iter().map(|o| o.cut.iter().filter(|us| **us > edge).count()).sum();
+    let beyond: usize =
+        outcomes.iter().map(|outcome| outcome.cut.iter().filter(|us| **us > edge).count()).sum();
     let curves: Vec<plot::Curve> = outcomes
         .iter()
         .map(|outcome| {
             let mut points = vec![(0.0, 0.0)];
             points.extend(
                 (0..=200)
-                    .filter_map(|p| Some((percentile(&outcome.cut, f64::from(p) / 2.0)?, f64::from(p) / 2.0)))
+                    .map(|step| f64::from(step) / 2.0)
+                    .filter_map(|percent| Some((percentile(&outcome.cut, percent)?, percent)))
                     .filter(|(us, _)| *us <= edge),
             );
             let plural = if outcome.backends == 1 { "" } else { "s" };

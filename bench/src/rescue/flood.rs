@@ -1,5 +1,5 @@
 //! Rescue under a flood. One thread sends as many SYNs as it can to a Service of which half of the endpoints are flagged; new connections to
-//! another Service are measured. They are compared with those beside the same flood while nothing is rescued.
+//! another Service are measured, and compared with those beside the same flood while rescue is off.
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
@@ -14,7 +14,7 @@ use crate::{
     stats::{percentile, summary},
 };
 
-/// Fewer SYNs a second than this are no flood.
+/// The least number of SYNs a second that counts as a flood.
 const LEAST: f64 = 100_000.0;
 /// New connections a second to the other Service.
 const RATE: u32 = 200;
@@ -90,7 +90,7 @@ fn figures(with: &[Run], without: &[Run]) -> anyhow::Result<Vec<Figure>> {
     let of_flood = if is_flood { "" } else { "; fewer SYNs than it takes" };
     let share = all(with, &|run| run.share)?;
     let share_figure = Figure::of(name("the agent's share of a processor"), "%", &share)
-        .peer_of("nothing is rescued", &all(without, &|run| run.share)?)
+        .peer_of("rescue off", &all(without, &|run| run.share)?)
         .goal(format!("at most {SHARE} %, {LEAST} SYNs a second at least"), share.max <= SHARE && is_flood)
         .note(format!(
             "{:.0} SYNs a second; {:.0} packets rescued and {:.0} beyond the budget a run{of_flood}",
@@ -104,7 +104,7 @@ fn figures(with: &[Run], without: &[Run]) -> anyhow::Result<Vec<Figure>> {
     let lost = |runs: &[Run]| Value::Number(runs.iter().map(|run| f64::from(run.lost)).sum());
     let time =
         Figure::of(name("p99 of connect to answer, another Service"), "ms", &all(with, &|run| run.p99)?)
-            .peer_of("nothing is rescued", &all(without, &|run| run.p99)?)
+            .peer_of("rescue off", &all(without, &|run| run.p99)?)
             .ratio(ratio.median)
             .goal(
                 format!("at most {RATIO} times that with rescue off, median of paired runs"),
@@ -115,6 +115,6 @@ fn figures(with: &[Run], without: &[Run]) -> anyhow::Result<Vec<Figure>> {
                 ratio.min, ratio.max
             ));
     let failed = Figure::new(name("failed connections to another Service"), "connections", lost(with))
-        .peer("nothing is rescued", lost(without));
+        .peer("rescue off", lost(without));
     Ok(vec![share_figure, time, failed])
 }

@@ -2,7 +2,7 @@
 //!
 //! client - router (node A: rules like kube-proxy's, the agent) - nodes B and C with ten endpoints each. B's server process is frozen while its
 //! kernel goes on answering, and B is flagged. A connection is timed from `connect` until the first byte of a server has come. The same load
-//! is measured while all are well, and with the cut alone, which refuses the connections that the rules send to B.
+//! is measured while all endpoints answer, and with the cut alone, which refuses the connections that the rules send to B.
 mod flood;
 mod world;
 
@@ -27,14 +27,14 @@ pub(crate) struct Sizes {
     pub(crate) rate: u32,
     /// Length of one run.
     pub(crate) length: Duration,
-    /// Runs of each way in each mode.
+    /// The number of runs of each way in each mode.
     pub(crate) rounds: u32,
 }
 
-/// With rescue, p99 may be this many milliseconds above p99 while all are well.
+/// With rescue, p99 may be this many milliseconds above p99 while all endpoints answer.
 const GOAL: f64 = 50.0;
 
-/// The state of the nodes while the connections are made.
+/// The state of the nodes, and of the agent, while the connections are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Well,
@@ -47,14 +47,14 @@ impl Way {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Well => "all are well",
+            Self::Well => "all endpoints answer",
             Self::Rescued => "half hang, rescue",
             Self::CutAlone => "half hang, the cut alone",
         }
     }
 }
 
-/// One run, and how many packets the agent rescued.
+/// The outcome of a run, and how many packets the agent rescued.
 struct Run {
     seen: Seen,
     rescued: u64,
@@ -105,7 +105,9 @@ fn once(sizes: &Sizes, mode: Mode, way: Way, program: &Path) -> anyhow::Result<R
         ensure!(rescues == (way == Way::Rescued), "{}", agent.status()?["rescue"]);
     }
     let seen = connections::run(&world.client, &world::CLIENTS, world::service(), sizes.rate, sizes.length)?;
-    let rescued = agent.status()?["rescue"]["rescued"].as_u64().context("what was put in")?;
+    let rescued = agent.status()?["rescue"]["rescued"]
+        .as_u64()
+        .context("the status has no number of rescued packets")?;
     Ok(Run { seen, rescued })
 }
 
@@ -124,13 +126,16 @@ fn of_mode(sizes: &Sizes, mode: Mode, [well, rescued, cut]: &[Vec<Run>; 3]) -> a
         )
     };
     let lost = all(rescued, &|run| f64::from(run.lost()))?;
-    // A load that was lower than wanted proves nothing.
+    // A load below the wanted rate proves nothing.
     let steady = rescued.iter().chain(well).all(|run| run.seen.rate >= f64::from(sizes.rate) * 0.99);
     let more = ours.max - healthy.median;
     let time = Figure::of(name("p99 of connect to answer"), "ms", &ours)
         .peer_of(Way::Well.name(), &healthy)
         .ratio(ours.max / healthy.median)
-        .goal(format!("at most {GOAL} ms more than while all are well, in each run"), more <= GOAL && steady);
+        .goal(
+            format!("at most {GOAL} ms more than while all endpoints answer, in each run"),
+            more <= GOAL && steady,
+        );
     let note = format!(
         "{more:.2} ms more in the slowest run; median {:.2} ms, slowest {:.1} ms; {:.0} packets rescued a run; {}",
         all(rescued, &|run| run.p(50.0))?.median,

@@ -17,10 +17,10 @@ const NODE_PORT: u16 = 30_080;
 /// The node port of another Service, which has endpoints on node C alone (in nftables mode).
 const OTHER_NODE_PORT: u16 = 30_081;
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
-/// The clients' addresses: enough of them that a port of one is used again only after ten seconds or more.
+/// The clients' addresses. There are so many that a port of an address is used again only after ten seconds or more.
 pub(super) const CLIENTS: [Ipv4Addr; 4] = [client(10), client(11), client(12), client(13)];
 
-/// The mode in which kube-proxy would forward.
+/// The mode of kube-proxy whose rules are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     Nftables,
@@ -39,7 +39,7 @@ impl Mode {
     }
 }
 
-/// client - router (node A) - nodes B and C, whose kernels have the pods' addresses.
+/// The namespaces: client - router (node A) - nodes B and C. The kernels of B and C have the pods' addresses.
 pub(super) struct World {
     pub(super) client: Netns,
     pub(super) router: Arc<Netns>,
@@ -81,7 +81,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts the agent on the router. `proxy` is the value of its option of that name.
+    /// Starts the agent on the router. `proxy` is the value of the option `--proxy`.
     pub(super) fn agent(&self, program: &Path, proxy: &str) -> anyhow::Result<Agent> {
         let uplinks = Self::uplinks();
         let uplinks = uplinks.each_ref().map(String::as_str);
@@ -98,7 +98,7 @@ impl World {
     fn cluster() -> Value {
         let nodes = (0..).zip(["node-b", "node-c"]);
         let on = |at: u8, name: &'static str| {
-            (0..PER_NODE).map(move |i| json!({ "address": pod(at, i), "node": name }))
+            (0..PER_NODE).map(move |number| json!({ "address": pod(at, number), "node": name }))
         };
         let service = |name: &str, ip: &str, node_port: u16, endpoints: Vec<Value>| {
             json!({
@@ -142,15 +142,15 @@ fn pods(at: u8) -> String {
     format!("10.{at}.0.0/16")
 }
 
-fn pod(at: u8, i: u8) -> String {
-    format!("10.{at}.0.{}", 1 + i)
+fn pod(at: u8, number: u8) -> String {
+    format!("10.{at}.0.{}", 1 + number)
 }
 
 fn all_pods() -> Vec<String> {
-    [0, 1].into_iter().flat_map(|at| (0..PER_NODE).map(move |i| pod(at, i))).collect()
+    [0, 1].into_iter().flat_map(|at| (0..PER_NODE).map(move |number| pod(at, number))).collect()
 }
 
-/// The rules of kube-proxy's nftables mode for a node port: a random endpoint, and the client behind the node's address.
+/// The rules of kube-proxy's nftables mode for a node port. They choose a random endpoint, and masquerade the client.
 fn nftables() -> String {
     let pods = all_pods();
     let endpoints = pods.iter().enumerate();
@@ -176,7 +176,7 @@ fn nftables() -> String {
     )
 }
 
-/// The rules of kube-proxy's iptables mode: each endpoint's rule takes its share of what the rules before it left.
+/// The rules of kube-proxy's iptables mode. Each endpoint's rule takes its share of the connections that the rules before it left.
 fn iptables() -> String {
     let pods = all_pods();
     let chains: String = (0..pods.len()).map(|at| format!(":KUBE-SEP-{at} - [0:0]\n")).collect();

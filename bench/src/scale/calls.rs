@@ -1,6 +1,6 @@
-//! System calls of the agent's process: bpf(2), and calls that send and receive by netlink sockets. Programs on the tracepoints of system
-//! calls count them (`bench/ebpf/src/bin/calls.rs`), without ptrace. They cost each system call of the machine some tenths of a microsecond,
-//! the agent's included.
+//! Counts system calls of the agent's process: bpf(2), and calls that send and receive by netlink sockets. Programs on the tracepoints of system
+//! calls count (`bench/ebpf/src/bin/calls.rs`), without ptrace. The programs cost each system call of the machine some tenths of a microsecond,
+//! those of the agent too.
 use std::{collections::HashSet, os::linux::fs::MetadataExt as _};
 
 use anyhow::{Context as _, bail};
@@ -13,7 +13,7 @@ use nix::{libc, unistd::Pid};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nodefence-bench-calls"));
 
-// Kinds of system calls, by the programs' numbers.
+// The kinds of system calls, with the numbers that the programs use.
 const BPF: u8 = 1;
 const SOCKET: u8 = 2;
 const CLOSE: u8 = 3;
@@ -63,13 +63,13 @@ pub(super) struct Count {
 /// The programs that count.
 pub(super) struct Calls {
     counts: Array<MapData, u64>,
-    /// Holds the attachments.
+    /// Keeps the programs attached.
     _object: Ebpf,
 }
 
 impl Calls {
-    /// Begins to count the calls of a process of our own PID namespace. Calls on a netlink socket that it copied to another descriptor (dup) are
-    /// missed.
+    /// Begins to count the calls of a process of our PID namespace. Calls on a netlink socket that the process copied to another descriptor (dup) are
+    /// not counted.
     pub(super) fn of(process: Pid) -> anyhow::Result<Self> {
         let mut object = Ebpf::load(OBJECT).context("cannot load the programs that count calls")?;
         let missing = |name: &str| format!("no map `{name}`");
@@ -108,9 +108,9 @@ fn described(process: Pid) -> anyhow::Result<Process> {
     let file = "/proc/self/ns/pid";
     let namespace = std::fs::metadata(file).context(file)?;
     let device = namespace.st_dev();
-    // ns_match() compares the kernel's own form of the number (MKDEV, include/linux/kdev_t.h).
+    // ns_match() compares the device number in the kernel's form (MKDEV, include/linux/kdev_t.h).
     let device = nix::sys::stat::major(device) << 20 | nix::sys::stat::minor(device);
-    // `di` of x86's pt_regs, `regs[0]` of arm64's (arch/*/include/asm/ptrace.h).
+    // The offset of `di` in x86's pt_regs, and of `regs[0]` in arm64's (arch/*/include/asm/ptrace.h).
     let first = match std::env::consts::ARCH {
         "x86_64" => 14 * 8,
         "aarch64" => 0,
@@ -128,7 +128,7 @@ fn sockets(process: Pid) -> anyhow::Result<Vec<u32>> {
     let folder = format!("/proc/{process}/fd");
     for entry in std::fs::read_dir(&folder).context(folder)? {
         let entry = entry?;
-        // A descriptor that was closed since the folder was listed leads nowhere.
+        // A descriptor that was closed after the folder was listed has no target.
         let Ok(to) = std::fs::read_link(entry.path()) else { continue };
         let to = to.to_string_lossy();
         let inode = to.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
@@ -139,7 +139,7 @@ fn sockets(process: Pid) -> anyhow::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The inodes of netlink sockets: the last column (netlink_native_seq_show, net/netlink/af_netlink.c). The first line has names.
+/// The inodes of netlink sockets, from the last column (netlink_native_seq_show, net/netlink/af_netlink.c). The first line has the names of columns.
 fn netlink_inodes(text: &str) -> HashSet<&str> {
     text.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect()
 }

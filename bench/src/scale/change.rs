@@ -1,8 +1,8 @@
 //! (2) The cost of one changed endpoint, and of a hundred that change at once.
 //!
-//! The cost is measured from the moment at which the agent is told until some time after the map holds the change: by then the actors that read
-//! the new view are done too. The cost at rest, in as much time before each change, is subtracted. The median counts, since at rest the agent
-//! does much of its work seldom: a window with such work is no measure of the others.
+//! The cost is measured from the change at the source until some time after the map has the change. By then the actors that read the new view
+//! are done too. The cost at rest, in as much time before each change, is subtracted. The figure is the median: at rest the agent does some
+//! work only now and then, and a sample with such work says nothing of the others.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -31,11 +31,11 @@ struct Round {
     /// The cost at rest before the change, and the whole cost while the change was carried out.
     rest: Spent,
     all: Spent,
-    /// Milliseconds of a processor that taking the objects took, with the making of the view.
+    /// Processor time of taking the objects and making the view, in milliseconds.
     taking_ms: f64,
-    /// Milliseconds from the telling until the change lay in the map.
+    /// Milliseconds from the change at the source until the map had it.
     to_map_ms: f64,
-    /// How often the agent took waiting objects, and how many views it made of them.
+    /// How many times the agent took waiting objects, and how many views it made of them.
     taken: u64,
     views: u64,
 }
@@ -43,7 +43,7 @@ struct Round {
 pub(super) fn run(world: &mut World, rounds: u32) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for changes in [1, 100] {
-        let label = format!("change: {}", told(changes));
+        let label = format!("change: {}", named(changes));
         let mut progress = Progress::start(&label, rounds);
         let mut measured: Vec<Round> = Vec::new();
         for _ in 0..rounds {
@@ -83,10 +83,10 @@ fn node(world: &mut World, rounds: u32) -> anyhow::Result<Figure> {
     }
     let spent = summary(&spent).context("no rounds")?;
     Ok(Figure::of("one node comes or goes, processor time", "ms", &spent)
-        .note("for its own sake, rest included: views of other nodes share little with those before (docs/design/one-owner.md, G.2)"))
+        .note("no goal; the cost at rest is included; a view with other nodes shares little with the view before it (docs/design/one-owner.md, G.2)"))
 }
 
-fn told(changes: usize) -> String {
+fn named(changes: usize) -> String {
     if changes == 1 { "one endpoint".to_owned() } else { format!("{changes} endpoints at once") }
 }
 
@@ -126,35 +126,39 @@ fn of(rounds: &[Round], changes: usize) -> anyhow::Result<Vec<Figure>> {
         let rest = summed(resting)?.median;
         summed(&|round| pick(round) - rest)
     };
-    let name = |what: &str| format!("{}, {what}", told(changes));
+    let name = |what: &str| format!("{}, {what}", named(changes));
     let processor = beyond(&|round| round.all.processor_ms, &|round| round.rest.processor_ms)?;
     let bound = if changes == 1 { ONE_MS } else { HUNDRED_MS };
     let note = format!(
-        "median of {} changes, measured for {:.1} s each; taken off: what is spent at rest in as much time; each was taken in {:.0} \
-         part(s) and gave {:.0} view(s)",
+        "median of {} changes, measured for {:.1} s each; the cost at rest in as much time is subtracted; the agent took each in {:.0} \
+         part(s) and made {:.0} view(s)",
         rounds.len(),
         summed(&|round| round.all.seconds)?.median,
         summed(&|round| round.taken as f64)?.median,
         summed(&|round| round.views as f64)?.median
     );
     let calls = beyond(&|round| round.all.calls(), &|round| round.rest.calls())?;
-    let told_calls = Figure::of(name("calls of bpf(2) and netlink"), "calls", &calls)
+    let all_calls = Figure::of(name("calls of bpf(2) and netlink"), "calls", &calls)
         .peer("at rest", middle(&|round| round.rest.calls())?)
-        .peer("with that: bpf(2)", middle(&|round| round.all.bpf)?)
-        .peer("with that: netlink sent", middle(&|round| round.all.sent)?)
-        .peer("with that: netlink received", middle(&|round| round.all.received)?);
-    let to_map = Figure::of(name("from the telling to the map"), "ms", &summed(&|round| round.to_map_ms)?)
-        .note("for its own sake");
+        .peer("rest included: bpf(2)", middle(&|round| round.all.bpf)?)
+        .peer("rest included: netlink sent", middle(&|round| round.all.sent)?)
+        .peer("rest included: netlink received", middle(&|round| round.all.received)?);
+    let to_map = Figure::of(
+        name("from the change at the source to the map"),
+        "ms",
+        &summed(&|round| round.to_map_ms)?,
+    )
+    .note("no goal");
     Ok(vec![
         Figure::of(name("processor time"), "ms", &processor)
-            .peer("of it taking the objects", middle(&|round| round.taking_ms)?)
+            .peer("taking the objects", middle(&|round| round.taking_ms)?)
             .peer("at rest", middle(&|round| round.rest.processor_ms)?)
-            .peer("with that", middle(&|round| round.all.processor_ms)?)
+            .peer("rest included", middle(&|round| round.all.processor_ms)?)
             .goal(format!("at most {bound} ms"), processor.median <= bound)
             .note(note),
         match changes {
-            1 => told_calls.goal(format!("at most {CALLS}"), calls.median <= CALLS),
-            _ => told_calls,
+            1 => all_calls.goal(format!("at most {CALLS}"), calls.median <= CALLS),
+            _ => all_calls,
         },
         to_map,
     ])

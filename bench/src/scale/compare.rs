@@ -1,4 +1,4 @@
-//! (5) The cost of comparing all entries of the maps with what the agent wrote, while nothing else is done.
+//! (5) The cost of comparing all entries of the maps with what the agent wrote, while nothing changes.
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use crate::{
     progress::Progress,
 };
 
-/// The agent's thread that compares. It writes tables too, but none while nothing changes.
+/// The agent's thread that compares. It also writes tables, but not while nothing changes.
 const TABLES: &str = "tables";
 /// A new comparison begins one second after the last one has ended, instead of ten minutes.
 const EVERY: &str = "1s";
@@ -23,7 +23,7 @@ const EVERY: &str = "1s";
 const SHARE: f64 = 0.2;
 /// The agent's default period: all entries must be compared within it.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How often the agent is asked whether all entries were compared: the answer costs it more than the comparison.
+/// How often the benchmark asks the agent whether all entries were compared. The answer costs the agent more than the comparison.
 const ASK: Duration = Duration::from_secs(5);
 
 /// Measures from the end of one comparison to the end of a later one.
@@ -50,14 +50,14 @@ pub(super) fn run(program: &Path, sizes: Sizes, proxy: &str) -> anyhow::Result<V
             share <= SHARE && each <= PERIOD.as_secs_f64(),
         )
         .note(format!(
-            "the thread `{TABLES}`; all entries were compared {times} times in {seconds:.0} s; this begins every {} min",
+            "the thread `{TABLES}`; all entries were compared {times} times in {seconds:.0} s; by default a comparison begins every {} min",
             PERIOD.as_secs() / 60
         ));
     world.agent.end()?;
     Ok(vec![figure])
 }
 
-/// Waits until all entries were compared more than `before` times. Gives how often they were.
+/// Waits until all entries were compared more than `before` times. Returns how many times they were.
 fn compared(world: &World, before: u64) -> anyhow::Result<u64> {
     let started = Instant::now();
     loop {

@@ -15,9 +15,9 @@ use crate::cpus;
 pub(super) const PACE: Duration = Duration::from_micros(20);
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server keeps a silent connection. Its client was reset, and nothing tells the server so.
+/// How long a server keeps a silent connection. Its client was reset, and the server does not learn that.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often a server reads: waking up for each byte would take the processor from the agent.
+/// The pause between two reads of a server. A server that wakes up for each byte would take the processor from the agent.
 const TAKE: Duration = Duration::from_millis(2);
 
 /// Starts a server on all addresses of a namespace. It reads all bytes and answers none.
@@ -42,7 +42,7 @@ fn take(mut stream: TcpStream) {
     }
 }
 
-/// Starts a connection from a namespace, whose thread sends on a processor of its own.
+/// Starts a connection from a namespace. Its thread sends on a processor of its own.
 pub(super) fn start(netns: &Netns, to: Ipv4Addr, cpu: usize) -> anyhow::Result<Sending> {
     let address = SocketAddr::from((to, PORT));
     let stream = netns

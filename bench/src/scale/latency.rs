@@ -1,4 +1,4 @@
-//! (3) From the request that flags a node to the RST at a client, while a third of the nodes is flagged already and the agent makes views.
+//! (3) The time from the request that flags a node to the RST at a client. A third of the nodes is flagged already, and the agent makes views.
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use anyhow::Context as _;
@@ -6,8 +6,8 @@ use nodefence::{flags::monotonic_ns, sched};
 use nodefence_tests::load::{repeat, under};
 
 use super::{
-    asks::{client, flag, unflag},
     flow::{self, PACE},
+    requests::{client, flag, unflag},
     world::World,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 
 /// Bound in microseconds on p99.
 const GOAL: f64 = 1_000.0;
-/// How often an endpoint changes meanwhile: the agent then makes ten views a second, as many as it ever makes.
+/// How often an endpoint changes meanwhile. The agent then makes ten views a second, its maximum.
 const CHANGES: Duration = Duration::from_millis(50);
 /// The agent must make at least this many views a second.
 const VIEWS: f64 = 9.0;
@@ -27,7 +27,7 @@ const VIEWS: f64 = 9.0;
 const PRECEDENCE: i32 = -20;
 /// The agent's thread that flags.
 const FLAGS: &str = "verdicts";
-/// A RST that has not come after this time counts as one that took this long.
+/// A RST that takes longer counts as one that took this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The times of the flags, in microseconds.
@@ -37,11 +37,11 @@ struct Flags {
     sent: Vec<f64>,
     /// From the agent's reading of the request to the RST.
     read: Vec<f64>,
-    /// The longest time at once in which the flow had no processor.
+    /// The longest single wait of the flow for a processor.
     still: Vec<f64>,
     /// How long the agent's thread that flags waited for a processor.
     waited: Vec<f64>,
-    /// `sent`, less the waits of that thread and the time in which the flow had no processor.
+    /// `sent`, less `waited` and `still`.
     less: Vec<f64>,
 }
 
@@ -64,13 +64,13 @@ pub(super) fn run(world: &mut World, samples: u32) -> anyhow::Result<Vec<Figure>
 
 fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Figure>> {
     let nodes = world.view.sizes.nodes;
-    // Not node 0, which is the agent's own. Two thirds of each Service's endpoints stay.
+    // Node 0 is the agent's own and is left out. Two thirds of each Service's endpoints stay unflagged.
     let flagged: Vec<usize> = (1..nodes).step_by(3).collect();
     let candidates: Vec<usize> = (2..nodes).step_by(3).collect();
-    let mut asks = client(world)?;
+    let mut requests = client(world)?;
     let mut progress = Progress::start("latency: a third of the nodes is flagged", flagged.len().try_into()?);
     for node in &flagged {
-        flag(&mut asks, *node)?;
+        flag(&mut requests, *node)?;
         progress.step();
     }
     drop(progress);
@@ -96,11 +96,11 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
         let mut flags = Flags::default();
         for (sample, (node, address)) in (0..samples).zip(to.iter().cycle()) {
             let flow = flow::start(from, *address, cpu)?;
-            // So that each flag comes at another moment of the agent's second, and of its views.
+            // The pause lets each flag come at another moment of the agent's second, and of its views.
             std::thread::sleep(Duration::from_millis(20 + u64::from(sample) * 7 % 53));
             let before = process.waited(FLAGS)?;
             let sent = monotonic_ns();
-            let report = flag(&mut asks, *node)?;
+            let report = flag(&mut requests, *node)?;
             let reset = flow.wait(PATIENCE)?;
             let waited = (process.waited(FLAGS)? - before).as_secs_f64() * 1e6;
             let at = reset.map_or(sent + PATIENCE.as_nanos() as u64, |reset| reset.at);
@@ -112,7 +112,7 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
             flags.less.push((took - waited - still.unwrap_or(0.0)).max(0.0));
             flags.still.extend(still);
             flow.finish()?;
-            unflag(&mut asks, *node)?;
+            unflag(&mut requests, *node)?;
             progress.step();
         }
         Ok(flags)
@@ -121,12 +121,12 @@ fn measure(world: &mut World, samples: u32, cpu: usize) -> anyhow::Result<Vec<Fi
     let seconds = monotonic_ns().saturating_sub(begun) as f64 / 1e9;
     let mut changes = 0;
     for teller in told {
-        changes += teller.context("whoever tells of changes failed")?;
+        changes += teller.context("the thread that changes endpoints failed")?;
     }
     let came = world.status()?.cluster.view - before;
-    let mut progress = Progress::start("latency: all are released", flagged.len().try_into()?);
+    let mut progress = Progress::start("latency: the nodes are unflagged", flagged.len().try_into()?);
     for node in flagged {
-        unflag(&mut asks, node)?;
+        unflag(&mut requests, node)?;
         progress.step();
     }
     figures(&flags, changes as f64 / seconds, came as f64 / seconds)
@@ -140,15 +140,15 @@ fn figures(flags: &Flags, changes: f64, views: f64) -> anyhow::Result<Vec<Figure
         .map(|(name, p)| {
             let of = |samples: &[f64]| percentile(samples, p).context("no flags");
             let value = of(&flags.sent)?;
-            let label = format!("flag to RST, a third of the nodes flagged, views coming, {name}");
+            let label = format!("flag to RST, a third of the nodes flagged, new views meanwhile, {name}");
             let figure = Figure { ours: Value::Number(value), ..Figure::of(label, "us", &spread) }
                 .peer("from the agent's reading of the request", Value::Number(of(&flags.read)?))
-                .peer("less what flow and flagging thread had no processor for", Value::Number(of(&flags.less)?))
+                .peer("less the time without a processor (flow and flagging thread)", Value::Number(of(&flags.less)?))
                 .peer("the flagging thread waited for a processor", Value::Number(of(&flags.waited)?))
-                .peer("the flow had no processor for, at most", Value::Number(of(&flags.still)?))
+                .peer("the flow waited for a processor, at most", Value::Number(of(&flags.still)?))
                 .note(format!(
                     "{} flags by the socket, {never} without a RST within {} s; each to the end of a TCP connection that sends each {} us; an endpoint was changed {changes:.1} \
-                     times a second, {views:.1} views a second came of it",
+                     times a second; the agent made {views:.1} views a second",
                     flags.sent.len(),
                     PATIENCE.as_secs(),
                     PACE.as_micros()

@@ -15,7 +15,7 @@ pub(super) struct Meter {
     calls: Calls,
 }
 
-/// All use up to one moment.
+/// The resources used up to one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     at: Instant,
@@ -23,11 +23,11 @@ pub(super) struct Reading {
     calls: Count,
 }
 
-/// All use between two moments.
+/// The resources used between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) seconds: f64,
-    /// Milliseconds in which its threads had a processor, all together, in its own code and in the kernel.
+    /// Processor time of all its threads, in its own code and in the kernel, in milliseconds.
     pub(super) processor_ms: f64,
     pub(super) bpf: f64,
     pub(super) sent: f64,

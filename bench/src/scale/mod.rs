@@ -1,9 +1,8 @@
 //! The agent in a large cluster: its cost at rest and while something changes, and whether it keeps its promises meanwhile.
 //!
-//! One agent on a generated cluster, in namespaces of its own; the parts follow each other. The agent is told of single objects
-//! (`nodefence-objects`), and the cost of taking them counts. A cluster file of 150,000 backends takes a second to be read: it would allow
+//! One agent runs on a generated cluster, in namespaces of its own. The parts run one after the other. The agent gets single objects
+//! (`nodefence-objects`), and the cost of taking them is included. A cluster file of 150,000 backends takes a second to be read: it would allow
 //! neither ten views nor a thousand changes a second.
-mod asks;
 mod calls;
 mod change;
 mod churn;
@@ -11,6 +10,7 @@ mod compare;
 mod flow;
 mod latency;
 mod meter;
+mod requests;
 mod rest;
 mod view;
 mod world;
@@ -33,24 +33,24 @@ use crate::{
     machine,
 };
 
-/// The agent that follows objects, beside the one that follows a file.
+/// The program of the agent that gets single objects. It is beside the agent that reads a file.
 const OBJECTS: &str = "nodefence-objects";
 /// File of figures.
 const SCALE: &str = "scale.json";
 
 const HELP: &str = "Parts (--only):
-  rest     nothing changes, nobody is flagged: share of a processor, resident memory
+  rest     nothing changes, no node is flagged: share of a processor, resident memory
   change   one endpoint changes, and a hundred at once: processor time, calls of bpf(2) and netlink
-  latency  a request that flags a node to the RST at a client, a third of the nodes flagged already, views coming
-  churn    1,000 endpoints a second change and 10 nodes a second are flagged and released: processor, verdicts' ends, memory
+  latency  a request that flags a node to the RST at a client, a third of the nodes flagged already, new views meanwhile
+  churn    1,000 endpoints a second change and 10 nodes a second are flagged and unflagged: processor, time to the end of verdicts, memory
   compare  all entries of the maps are compared once: share of a processor
 
-What is measured is the agent's process: its processor clock, and its calls as programs on the kernel's tracepoints count them (some tenths of a microsecond
-each, the agent's included). It is told of objects line by line; reading and taking them is counted with all else.
-Load of other programs on the machine shows in what is timed (latency, the last change) and hardly in processor time.
+The benchmark measures the agent's process: its processor time, and its system calls, which programs on the kernel's tracepoints count (this costs each call
+some tenths of a microsecond). The agent gets its objects line by line; reading and taking them is included.
+Other load on the machine affects what is timed (latency, the last change), and hardly affects processor time.
 
 Exit codes:
-  0  measured, and no goal is missed; or a quick trial, which is held against none
+  0  measured, and no goal is missed; or a quick trial, for which no goal holds
   1  measured, and a goal is missed
   2  the command line is wrong
   3  something could not be measured
@@ -71,7 +71,7 @@ enum Part {
     Compare,
 }
 
-/// What is measured, and how much of it.
+/// The parts to measure, and their sizes.
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Scale {
@@ -111,7 +111,7 @@ pub(crate) struct Scale {
     /// (churn) Seconds [default: 60, quick: 9].
     #[arg(long, value_parser = clap::value_parser!(u64).range(3..))]
     churn: Option<u64>,
-    /// What the agent follows; of a file only the start and rest are measured.
+    /// What the agent follows. With a file only the start and rest are measured.
     #[arg(long, value_enum, default_value = "objects")]
     source: Source,
     /// How kube-proxy forwards, as the agent's --proxy.
@@ -126,9 +126,9 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// The value that was asked for, or else the default, which is smaller in a quick trial.
-    fn or<T>(&self, asked: Option<T>, usual: T, quick: T) -> T {
-        asked.unwrap_or(if self.quick { quick } else { usual })
+    /// The value of the option, or else the default, which is smaller in a quick trial.
+    fn or<T>(&self, given: Option<T>, usual: T, quick: T) -> T {
+        given.unwrap_or(if self.quick { quick } else { usual })
     }
 
     fn sizes(&self) -> Sizes {
@@ -140,7 +140,7 @@ impl Scale {
     }
 }
 
-/// Measures, and writes the figures. Gives whether no goal is missed.
+/// Measures, and writes the figures. Returns whether no goal is missed.
 pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
     let sizes = args.sizes();
     sizes.check()?;
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &Scale) -> anyhow::Result<bool> {
         let mut world = World::new(&program, args.source, sizes, &["--proxy", &args.proxy])?;
         let start = Figure::new("start, until it serves", "s", Value::Number(world.start.as_secs_f64()))
             .note(format!(
-                "for its own sake: {source}, loading programs, writing all tables, the first look at routes"
+                "no goal; includes {source}, loading the programs, writing all tables, and the first reading of routes"
             ));
         figures.push(start);
         for part in [Part::Rest, Part::Change, Part::Latency, Part::Churn] {

@@ -1,4 +1,4 @@
-//! (1) The agent's cost while nothing changes and nobody is flagged.
+//! (1) The agent's cost while nothing changes and no node is flagged.
 use std::time::Duration;
 
 use super::world::World;
@@ -12,7 +12,7 @@ const SHARE: f64 = 0.5;
 /// Resident memory that the agent may have, in MiB.
 const MEMORY: f64 = 64.0;
 
-/// Lets so much time pass.
+/// Lets this much time pass.
 fn pass(time: Duration, label: &str) {
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let mut progress = Progress::start(label, seconds);
@@ -27,7 +27,7 @@ pub(super) fn run(world: &World, settle: Duration, time: Duration) -> anyhow::Re
     pass(settle, "rest: until the agent has settled");
     let memory = world.agent.proc()?.memory("VmRSS")?;
     let before = world.meter.now()?;
-    pass(time, "rest: nothing changes, nobody is flagged");
+    pass(time, "rest: nothing changes, no node is flagged");
     let rest = world.meter.now()? - before;
     let most = world.agent.proc()?.memory("VmHWM")?;
     let share = rest.share();
@@ -45,7 +45,7 @@ pub(super) fn run(world: &World, settle: Duration, time: Duration) -> anyhow::Re
                 each_second(rest.received)
             )),
         Figure::new("rest, resident memory (VmRSS)", "MiB", Value::Number(memory))
-            .peer("most it ever had (VmHWM)", Value::Number(most))
+            .peer("peak (VmHWM)", Value::Number(most))
             .goal(format!("under {MEMORY} MiB a minute after the load"), memory < MEMORY)
             .note(format!("{:.0} s after the load", settle.as_secs_f64())),
     ])

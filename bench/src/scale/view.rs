@@ -1,7 +1,7 @@
-//! A generated cluster, in which endpoints change their address: as a file, and as lines for `nodefence-objects`. Pure.
+//! A generated cluster whose endpoints change their addresses. It is given as a file, and as lines for `nodefence-objects`. Pure.
 //!
-//! A node has the addresses 10.x.y.100 and up, of which half are in use. An endpoint that changes goes to its other address and, with the next
-//! change, back. A Service's endpoints lie on nodes that follow each other. Each Service has one slice.
+//! A node has the addresses from 10.x.y.100 on, of which half are in use. A change moves an endpoint to its other address, and the next change moves
+//! it back. The endpoints of a Service lie on consecutive nodes. Each Service has one slice.
 use std::{collections::BTreeSet, fmt::Write as _, net::Ipv4Addr, ops::Range};
 
 use anyhow::ensure;
@@ -11,7 +11,7 @@ use nodefence_common::MAX_NODES;
 pub(super) const PORT: u16 = 8080;
 /// The last byte of a node's first endpoint.
 const FIRST: usize = 100;
-/// The other address of an endpoint is this much greater. As many endpoints fit on a node.
+/// The difference between the two addresses of an endpoint. This many endpoints fit on a node.
 const PER_NODE: usize = 77;
 
 /// The size of the cluster.
@@ -23,7 +23,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Refuses sizes that cannot be generated.
+    /// Fails if a cluster of these sizes cannot be generated.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let Self { nodes, services, backends } = *self;
         ensure!(
@@ -55,7 +55,7 @@ pub(super) struct View {
     pub(super) sizes: Sizes,
     /// The address of node 0, on which the agent runs.
     own: Ipv4Addr,
-    /// Whether each endpoint is at its other address.
+    /// Whether each endpoint is at the second of its addresses.
     moved: Vec<bool>,
     /// The endpoint that `change_any` changed last.
     last: usize,
@@ -76,7 +76,7 @@ impl View {
         service * backends / services..(service + 1) * backends / services
     }
 
-    /// The cluster file of the present state.
+    /// The cluster file of the current state.
     pub(super) fn file(&self) -> String {
         let mut nodes = Vec::with_capacity(self.sizes.nodes);
         for node in 0..self.sizes.nodes {
@@ -129,7 +129,7 @@ impl View {
         text
     }
 
-    /// A Service's slice, behind a space.
+    /// Appends a Service's slice, after a space.
     fn slice(&self, service: usize, text: &mut String) {
         let _ = write!(text, " slice-{service:05}={}:", service_name(service));
         for backend in self.endpoints(service) {
@@ -138,16 +138,15 @@ impl View {
         }
     }
 
-    /// The present address of an endpoint.
+    /// The current address of an endpoint.
     pub(super) fn address(&self, backend: usize) -> Ipv4Addr {
         address(self.sizes, backend, self.moved[backend])
     }
 
-    /// Moves some endpoint of any Service to its other address, another endpoint each time. The first endpoint of each node never moves: it has
-    /// flows.
+    /// Moves an endpoint to its other address. Each call takes another endpoint. The first endpoint of each node never moves, since flows go to it.
     pub(super) fn change_any(&mut self) -> Moved {
         let Sizes { nodes, backends, .. } = self.sizes;
-        // A prime that does not divide the number of endpoints: all come before one comes again.
+        // The step is a prime that does not divide the number of endpoints, so every endpoint moves before one moves again.
         let stride = if backends % 7_919 == 0 { 7_907 } else { 7_919 };
         loop {
             self.last = (self.last + stride) % backends;
@@ -162,7 +161,7 @@ impl View {
         let from = self.address(backend);
         self.moved[backend] = !self.moved[backend];
         let Sizes { services, backends, .. } = self.sizes;
-        // The last Service whose first endpoint is this one or lies before it.
+        // This is the last Service whose first endpoint is this one or comes before it.
         let service = ((backend + 1) * services - 1) / backends;
         Moved { service, from, to: self.address(backend) }
     }

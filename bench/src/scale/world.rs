@@ -28,11 +28,11 @@ use crate::progress::Progress;
 /// The router's address towards the endpoints: node 0's.
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 1);
 const UPLINK: &str = "uplink";
-/// How long a change may take to lie in the maps.
+/// How long a change may take to reach the maps.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often the maps are looked at.
+/// How often the maps are read.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long the agent's actors may work on a new view after a change without showing it. They get longer where the agent is busy after that.
+/// How long the agent's actors may work on a new view after a change, although no map shows it. They get longer if the agent is still busy.
 const READERS: Duration = Duration::from_millis(500);
 const READERS_AT_MOST: Duration = Duration::from_secs(20);
 /// An agent that used less than this percentage of a processor in one slice is not busy.
@@ -42,17 +42,17 @@ const SLICE: Duration = Duration::from_millis(100);
 /// The source that the agent follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Source {
-    /// Single objects, told of line by line.
+    /// Single objects, which the agent gets line by line.
     Objects,
     /// A cluster file.
     File,
 }
 
-/// The pipe by which the agent is told of objects.
+/// The pipe by which the agent gets objects.
 pub(super) struct Says(PipeWriter);
 
 impl Says {
-    /// Tells the agent of changes.
+    /// Sends the changed objects to the agent.
     pub(super) fn tell(&mut self, view: &View, changes: &[Moved]) -> anyhow::Result<()> {
         self.line(&view.lines(changes))
     }
@@ -68,7 +68,7 @@ pub(super) struct World {
     pub(super) client: Netns,
     pub(super) servers: Netns,
     pub(super) agent: Agent,
-    /// `None` where the agent follows a file.
+    /// `None` if the agent follows a file.
     pub(super) says: Option<Says>,
     pub(super) meter: Meter,
     pub(super) view: View,
@@ -105,7 +105,7 @@ impl World {
              route add default via 192.168.2.1 quickack 1
              route add local 10.0.0.0/8 dev lo")?;
         router.sysctl("ipv4/ip_forward", "1")?;
-        // A NAT rule, as kube-proxy has them, switches conntrack on: the agent then has flows to list.
+        // A NAT rule, like those of kube-proxy, switches conntrack on. So the agent has flows to list.
         router.nft(
             "table ip kube-proxy {\n chain nat-postrouting {\n  type nat hook postrouting priority srcnat\n }\n}\n",
         )?;
@@ -149,7 +149,7 @@ impl World {
         self.agent.ask(&Request::Status)
     }
 
-    /// Waits until the agent's actors are done with its last view, as far as the agent's processor time shows it.
+    /// Waits until the agent's actors are done with its last view, as far as the agent's processor time shows that.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         let started = Instant::now();
         std::thread::sleep(READERS);
@@ -165,14 +165,14 @@ impl World {
     }
 }
 
-/// The agent's maps. Looking into them costs the agent nothing.
+/// The agent's maps. Reading them costs the agent nothing.
 pub(super) struct Maps {
     backends: HashMap<MapData, Addr, BackendEntry>,
     nodes: Array<MapData, NodeEntry>,
 }
 
 impl Maps {
-    /// Opens the pinned maps. To be called in the namespace whose BPF filesystem has the pins.
+    /// Opens the pinned maps. The caller must be in the namespace whose BPF filesystem has the pins.
     fn open() -> anyhow::Result<Self> {
         let open = |name: &str| {
             let path = Path::new(PINNED_MAPS).join(name);
@@ -189,7 +189,7 @@ impl Maps {
         self.nodes.get(&index, 0).with_context(|| format!("cannot read entry {index} of the map `nodes`"))
     }
 
-    /// Waits until a node's entry has a verdict. Gives the time at which it was seen: CLOCK_MONOTONIC, in ns.
+    /// Waits until a node's entry has a verdict. Returns the time at which the map had it: CLOCK_MONOTONIC, in ns.
     pub(super) fn wait_for_verdict(&self, index: u32) -> anyhow::Result<u64> {
         let started = Instant::now();
         while self.node(index)?.verdict == Verdict::Healthy as u32 {
@@ -206,7 +206,7 @@ impl Maps {
         self.backends.get(&Addr::from(IpAddr::from(address)), 0).is_ok()
     }
 
-    /// Waits until these changes lie in the map. Gives the time at which that was seen: CLOCK_MONOTONIC, in ns.
+    /// Waits until the map has these changes. Returns the time at which it had them: CLOCK_MONOTONIC, in ns.
     pub(super) fn wait(&self, changes: &[Moved]) -> anyhow::Result<u64> {
         let started = Instant::now();
         for change in changes {

@@ -1,11 +1,11 @@
 //! (b) Throughput through a router in the middle of a veth path: client - router - sink.
 //!
-//! UDP: one thread on one CPU sends small datagrams. veth hands a packet on within the sender's own softirq: that CPU pays for the whole path,
-//! and each nanosecond shows. The packets that arrive at the sink's device count. TCP: one stream, sender and receiver on two CPUs, with
+//! UDP: one thread on one CPU sends small datagrams. veth hands a packet on within the sender's own softirq, so that CPU pays for the whole path,
+//! and each nanosecond shows. The rate is that of packets that arrive at the sink's device. TCP: one stream, sender and receiver on two CPUs, with
 //! segmentation offload on and off.
 //!
-//! One path serves all variants. In each round each variant is switched on, measured, and switched off, so that drift of the machine hits all
-//! alike. The sets stay loaded; only the hook comes and goes.
+//! All variants use one path. In each round each variant is switched on, measured, and switched off, so that drift of the machine affects all
+//! variants alike. The sets stay loaded. Only the hook is switched.
 mod path;
 mod traffic;
 mod variant;
@@ -26,7 +26,7 @@ use crate::{
 
 /// The amount of work.
 pub(crate) struct Sizes {
-    /// Addresses in the sets, one set of figures each.
+    /// The numbers of addresses in the sets. Each number gives a set of figures.
     pub(crate) addresses: Vec<u32>,
     /// Interleaved rounds.
     pub(crate) rounds: u32,
@@ -49,7 +49,7 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             for round in 0..=sizes.rounds {
                 let last = variants.len();
                 for at in 0..last {
-                    // Another variant comes first each round, so that not always the same one follows a pause.
+                    // Another variant comes first in each round, so that it is not always the same one that follows a pause.
                     let variant = &mut variants[(at + round as usize) % last];
                     variant.on(&path)?;
                     let duration = if round == 0 { sizes.duration / 2 } else { sizes.duration };
@@ -61,14 +61,15 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
                     }
                 }
             }
+            let summarised = |name: &'static str| Some((name, summary(samples.get(name)?)?));
             let summaries: Vec<(&'static str, Summary)> =
-                variants.iter().filter_map(|v| Some((v.name(), summary(samples.get(v.name())?)?))).collect();
+                variants.iter().filter_map(|variant| summarised(variant.name())).collect();
             figures.extend(figure(&label, traffic.unit(), &summaries));
             groups.push((
                 traffic,
                 plot::Group {
                     label,
-                    bars: summaries.iter().map(|(name, s)| plot::Bar::new(name, s)).collect(),
+                    bars: summaries.iter().map(|(name, summary)| plot::Bar::new(name, summary)).collect(),
                 },
             ));
         }
@@ -88,25 +89,29 @@ pub(crate) fn run(sizes: &Sizes, out: &Path) -> anyhow::Result<Vec<Figure>> {
             } else {
                 "Gbit a second, medians with least and greatest run; more is better"
             },
-            groups.iter().filter(|(t, _)| (*t == Traffic::Udp) == udp).map(|(_, g)| g.clone()).collect(),
+            groups
+                .iter()
+                .filter(|(traffic, _)| (*traffic == Traffic::Udp) == udp)
+                .map(|(_, group)| group.clone())
+                .collect(),
         )?;
     }
     Ok(figures)
 }
 
-/// At least this share of the throughput with programs that do nothing on the same hooks.
+/// The goal: this share of the throughput that empty programs on the same hooks allow.
 const GOAL: f64 = 0.99;
 
 fn figure(label: &str, unit: &'static str, summaries: &[(&'static str, Summary)]) -> Option<Figure> {
-    let of = |name| summaries.iter().find(|(n, _)| *n == name).map(|(_, s)| s);
+    let of = |name| summaries.iter().find(|(found, _)| *found == name).map(|(_, summary)| summary);
     let ours = of(variant::OURS)?;
     let bare = of(variant::BARE)?;
     let empty = of(variant::EMPTY)?;
-    let peers = summaries.iter().filter(|(n, _)| *n != variant::OURS && *n != variant::BARE);
+    let peers = summaries.iter().filter(|(name, _)| *name != variant::OURS && *name != variant::BARE);
     let best = peers
         .clone()
-        .filter(|(n, _)| *n != variant::EMPTY)
-        .max_by(|a, b| a.1.median.total_cmp(&b.1.median))?;
+        .filter(|(name, _)| *name != variant::EMPTY)
+        .max_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))?;
     let mut figure = Figure::of(format!("b {label}"), unit, ours).peer_of(variant::BARE, bare);
     for (name, peer) in peers {
         figure = figure.peer_of(name, peer);

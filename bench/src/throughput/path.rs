@@ -26,12 +26,12 @@ impl Path3 {
         path.client.ip("route add default via 192.168.1.1")?;
         path.sink.ip("route add default via 192.168.2.1")?;
         path.router.sysctl("ipv4/ip_forward", "1")?;
-        // Our traffic goes to a backend. The peers' traffic goes to an address outside of their sets.
+        // With our programs the traffic goes to a backend. With a peer it goes to an address outside of the peer's set.
         for address in [tables::backend(0), tables::stranger(0)] {
             path.sink.ip(&format!("addr add {address}/32 dev lo"))?;
             path.router.ip(&format!("route add {address}/32 via 192.168.2.2"))?;
         }
-        // No address resolution while packets are counted.
+        // Fixed neighbour entries: no address is resolved while packets are counted.
         for (from, device, address, to, peer) in [
             (&path.client, "eth0", "192.168.1.1", &path.router, "downlink"),
             (&path.router, "downlink", "192.168.1.2", &path.client, "eth0"),

@@ -55,7 +55,7 @@ impl Traffic {
         }
     }
 
-    /// One run; gives the rate in [`Traffic::unit`].
+    /// Makes one run. Returns the rate in [`Traffic::unit`].
     pub(super) fn run(
         self,
         path: &Path3,
@@ -70,8 +70,8 @@ impl Traffic {
     }
 }
 
-/// Packets a second that arrived at the sink's device, in millions. The sink's socket is never read and so is soon full: the datagrams end
-/// there at the same cost for every variant.
+/// The rate of packets that arrive at the sink's device, in millions a second. Nobody reads the sink's socket, and it is soon full. So the
+/// datagrams end there at the same cost for every variant.
 fn udp(path: &Path3, to: Ipv4Addr, duration: Duration, cpus: Cpus) -> anyhow::Result<f64> {
     let _full = path.sink.within(|| Ok(UdpSocket::bind((to, PORT))?))?;
     let before = received(path)?;

@@ -1,4 +1,4 @@
-//! The program or the rules in the router's path: none, ours, or those of a peer.
+//! The variants: the programs or rules in the router's path. There are none, ours, and those of peers.
 use std::net::Ipv4Addr;
 
 use anyhow::Context as _;
@@ -19,10 +19,10 @@ use crate::{cost::REFERENCE, tables};
 
 pub(super) const BARE: &str = "nothing";
 pub(super) const OURS: &str = "nodefence";
-/// Not a peer: this program does nothing, and shows which part of the loss is the hooks' own.
+/// A program that does nothing. It is no peer: it shows which part of the loss the hooks themselves cause.
 pub(super) const EMPTY: &str = "empty program";
 
-/// One of the variants that are compared. `on` and `off` move only the hook; the sets stay loaded.
+/// A variant. `on` and `off` switch only the hook. The set stays loaded.
 pub(super) enum Variant {
     Bare,
     Ours(Box<Hooked>),
@@ -67,7 +67,8 @@ impl Variant {
         }
     }
 
-    /// The destination of the traffic. With our programs it is a healthy backend, whose lookup costs more. With a peer it is outside of its set.
+    /// The destination of the traffic. With our programs it is a healthy backend, whose lookup costs more. With a peer it is outside of the peer's
+    /// set.
     pub(super) fn target(&self) -> Ipv4Addr {
         match self {
             Self::Ours(_) | Self::Empty(_) => tables::backend(0),
@@ -139,7 +140,7 @@ impl Hooked {
         let device = nix::net::if_::if_nametoindex(UPLINK)?;
         let tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);
         if !tcx {
-            // An error is ignored: the qdisc may be there from the round before, and the attach fails if it is not.
+            // An error is ignored: the qdisc may be there from the round before. If it is missing, the attach fails.
             let _ = qdisc_add_clsact(device);
         }
         let attach_type = TcAttachType::Egress;
@@ -188,7 +189,7 @@ fn nft_set(family: &str, addresses: u32) -> String {
     );
     let all: Vec<u32> = (0..addresses).collect();
     for chunk in all.chunks(1000) {
-        let elements: Vec<String> = chunk.iter().map(|i| tables::backend(*i).to_string()).collect();
+        let elements: Vec<String> = chunk.iter().map(|index| tables::backend(*index).to_string()).collect();
         script += &format!("add element {family} bench flagged {{ {} }}\n", elements.join(", "));
     }
     script

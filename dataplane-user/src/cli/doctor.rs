@@ -98,14 +98,14 @@ fn probed(findings: &Findings) -> Vec<Check> {
     let challenging = match &findings.conntrack {
         Finding::Found(Conntrack { syn_ack: false, far_past: false, liberal: false }) => Check::warn(
             "challenging idle clients",
-            "conntrack translates none of the questions on this kernel",
-            "uname -r  # idle flows are cut when they next send; later kernels translate the questions",
+            "conntrack translates none of the challenges on this kernel",
+            "uname -r  # idle flows are cut when they next send; later kernels translate the challenges",
         ),
         Finding::Found(found) => Check::ok("challenging idle clients", challenged_by(*found)),
         Finding::NotNeeded(why) => Check::ok("challenging idle clients", why.clone()),
         Finding::Failed(why) => Check::warn(
             "challenging idle clients",
-            format!("unknown how conntrack treats questions, so the agent tries all ways: {why}"),
+            format!("unknown how conntrack treats challenges, so the agent tries all ways: {why}"),
             AS_ROOT,
         ),
     };

@@ -162,7 +162,7 @@ fn node(row: &NodeRow, status: &Status) -> String {
 /// How far a node is drained from IPVS.
 fn drained(row: &DrainRow) -> impl Display {
     let mut text = match row.planned {
-        0 => format!("drained {} of {}", row.drained, row.drained + row.waiting + row.failed),
+        0 => format!("drained {} of {}", row.drained, row.drained + row.waiting),
         planned => format!("would drain {planned}"),
     };
     if row.exempt_services != 0 {

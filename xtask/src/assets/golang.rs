@@ -1,4 +1,4 @@
-//! Finding a Go that can build the modules, and building with it.
+//! Finds a Go that can build the modules, and builds them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,9 +12,9 @@ use super::pins::{self, MODULES, Module, Program};
 use crate::process;
 use crate::say::say;
 
-/// A build that takes longer hangs: on two busy processors a build took far less.
+/// A build that takes longer hangs. On two busy processors a build took far less.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// How often progress is told.
+/// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(15);
 /// How many of the last lines of a failed build are shown.
 const KEPT_LINES: usize = 40;
@@ -36,8 +36,8 @@ struct Go {
 }
 
 impl Go {
-    /// `go` in the module's folder. Proxy, checksum database and caches are the machine's own. Settings that would make a build depend on the
-    /// machine are fixed: no workspace around the module, no C compiler, no change of `go.mod` or `go.sum`.
+    /// A command of `go` in the module's folder. Proxy, checksum database and caches are the machine's own. Settings on which the built program
+    /// would depend are fixed: no workspace around the module, no C compiler, no change of `go.mod` or `go.sum`.
     fn command(&self, verb: &str) -> Command {
         let mut command = go_command(&self.program, &self.folder);
         command.env("CGO_ENABLED", "0").args([verb, "-mod=readonly", "-trimpath"]);
@@ -85,7 +85,7 @@ fn go_command(program: &Path, folder: &Path) -> Command {
     command
 }
 
-/// Reads the output of `go build -v` and `go list`. A package has a line of its own; every other line is a message.
+/// Reads the output of `go build -v` and `go list`. Each package has a line of its own. Every other line is a message.
 struct Progress {
     name: String,
     of: usize,
@@ -120,12 +120,13 @@ impl Progress {
     }
 }
 
-/// Whether a line is an import path: no spaces, no colon.
+/// Whether a line is an import path, which has no spaces and no colon.
 fn is_package(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#') && !line.contains([' ', '\t', ':'])
 }
 
-/// Places of Go: on the search path, where its own archive is unpacked, and where Debian puts the releases that are not its default.
+/// The paths at which Go may be: on the search path, where its own archive is unpacked, and where Debian installs releases that are not its
+/// default.
 fn candidates() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = process::find("go").into_iter().collect();
     found.push(PathBuf::from("/usr/local/go/bin/go"));
@@ -142,7 +143,7 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// The first of `candidates` that accepts the module. Go itself compares its release with `go.mod`, and may fetch another release.
+/// Finds the first of `candidates` that accepts the module. Go itself compares its release with `go.mod`, and may fetch another release.
 fn find(folder: &Path, go_mod: &str, candidates: &[PathBuf]) -> Result<PathBuf> {
     let mut refused = Vec::new();
     for program in candidates {
@@ -170,7 +171,7 @@ fn find(folder: &Path, go_mod: &str, candidates: &[PathBuf]) -> Result<PathBuf> 
     )
 }
 
-/// `1.26` of `1.26.0`.
+/// The minor release: `1.26` of `1.26.0`.
 fn minor(release: &str) -> String {
     release.split('.').take(2).collect::<Vec<_>>().join(".")
 }
@@ -184,7 +185,7 @@ mod tests {
 
     const GO_MOD: &str = "module x\n\ngo 1.26.0\n";
 
-    /// A program that does what the shell line says.
+    /// Writes a program that runs the shell line.
     fn program(folder: &Path, name: &str, line: &str) -> PathBuf {
         let path = folder.join(name);
         fs::write(&path, format!("#!/bin/sh\n{line}\n")).expect("a file");

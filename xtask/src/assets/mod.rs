@@ -1,4 +1,4 @@
-//! `assets`: real Kubernetes programs for the tests, built once from pinned Go modules or taken from a folder of ready ones.
+//! `assets`: real Kubernetes programs for the tests. They are built once from pinned Go modules, or taken from a folder of ready programs.
 
 mod golang;
 mod pins;
@@ -16,10 +16,10 @@ use crate::output::Output;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// The link in the target folder by which a test that cargo starts by itself finds the programs.
+/// The link in the target folder. A test that is run without xtask finds the programs by it.
 const LINK: &str = "assets";
 
-/// A program that is there and says its version.
+/// A program that runs here, and its version.
 #[derive(Debug)]
 struct Asset {
     path: PathBuf,
@@ -27,7 +27,7 @@ struct Asset {
     bytes: u64,
 }
 
-/// The verb `assets`: makes the programs ready and prints them.
+/// Runs the verb `assets`: builds or finds the programs, and prints them.
 pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     let folder = ensure(workspace)?;
     let assets: Vec<(&str, Asset)> =
@@ -43,7 +43,7 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
     Ok(())
 }
 
-/// The folder of the programs: the one that [`FOLDER`] names, else the cache's, built where it lacks them.
+/// The folder of the programs: the folder that [`FOLDER`] names, else a folder of the cache. Programs that the cache lacks are built.
 pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     let folder = match env::var_os(FOLDER).filter(|value| !value.is_empty()) {
         Some(folder) => {
@@ -58,7 +58,10 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Checks a folder of ready programs. The error names the missing ones.
+/// Checks a folder of ready programs.
+///
+/// # Errors
+/// Fails if programs are missing. The error names them.
 fn ready(folder: &Path) -> Result<PathBuf> {
     let folder = fs::canonicalize(folder).with_context(|| format!("{FOLDER}={}", folder.display()))?;
     let missing: Vec<&str> = pins::names().filter(|name| !process::is_program(&folder.join(name))).collect();
@@ -73,7 +76,8 @@ fn ready(folder: &Path) -> Result<PathBuf> {
     )
 }
 
-/// Points the link in the target folder at `folder`. A rename puts it in place: a test that looks at the same time finds the old or the new link.
+/// Makes the link in the target folder lead to `folder`. A rename replaces the link: a test that looks at the same time finds the old link or the
+/// new one.
 fn link(target: &Path, folder: &Path) -> Result<()> {
     let link = target.join(LINK);
     if fs::read_link(&link).is_ok_and(|now| now == folder) {
@@ -86,7 +90,7 @@ fn link(target: &Path, folder: &Path) -> Result<()> {
         .with_context(|| format!("cannot make the link {}", link.display()))
 }
 
-/// Runs `name --version`, so that a program that cannot run here is found now and not in the middle of a test.
+/// Runs `name --version`. So a program that cannot run here is noticed now, and not in the middle of a test.
 fn ask(folder: &Path, name: &str) -> Result<Asset> {
     let path = folder.join(name);
     let printed = process::output(process::command(&path).arg("--version"))?;

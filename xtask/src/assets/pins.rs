@@ -1,4 +1,4 @@
-//! The programs to build, and their modules. Versions and sums stand in `tests/assets/*/go.mod` and `go.sum`.
+//! The programs to build, and their Go modules. `tests/assets/*/go.mod` and `go.sum` have the versions and checksums.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,14 +20,14 @@ pub(crate) struct Module {
 /// A program to build.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The program's name, as envtest and the projects themselves use it.
+    /// The program's name, the one that envtest and the projects themselves use.
     pub(crate) name: &'static str,
     /// The main package.
     pub(crate) package: &'static str,
 }
 
-/// All modules. Other programs of Kubernetes belong into the same module. A program that depends on other versions of the same libraries
-/// (containerd) needs a module of its own.
+/// All modules. Other programs of Kubernetes belong in the same module. A program that depends on other versions of the same libraries (such as
+/// containerd) needs a module of its own.
 pub(crate) const MODULES: &[Module] = &[Module {
     folder: "kubernetes",
     programs: &[
@@ -37,11 +37,11 @@ pub(crate) const MODULES: &[Module] = &[Module {
     ],
 }];
 
-/// The module that Kubernetes' programs take their version from.
+/// The module whose version is the version of Kubernetes' programs.
 const KUBERNETES: &str = "k8s.io/kubernetes";
-/// The variable with the program's version: without it a program calls itself v0.0.0-master.
+/// The variable with the program's version. A program without it calls itself v0.0.0-master.
 const VERSION_PACKAGE: &str = "k8s.io/component-base/version";
-/// To be raised when the build makes other programs of the same pins.
+/// Raise this number when a change of the build makes other programs from the same pins.
 const FORMAT: u32 = 1;
 
 /// The names of all programs.
@@ -49,7 +49,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MODULES.iter().flat_map(|module| module.programs).map(|program| program.name)
 }
 
-/// The linker's flags: no symbol tables, and the version at which `go_mod` pins Kubernetes.
+/// The linker's flags: no symbol tables, and the version of Kubernetes that `go_mod` pins.
 pub(crate) fn linker_flags(go_mod: &str) -> String {
     let mut flags = String::from("-s -w");
     if let Some(version) = required(go_mod, KUBERNETES) {
@@ -72,12 +72,12 @@ pub(crate) fn required<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     })
 }
 
-/// The Go release that a `go.mod` asks for.
+/// The Go release that a `go.mod` requires.
 pub(crate) fn release(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.trim().strip_prefix("go "))
 }
 
-/// All inputs of the build, as text: two clones with the same text share the built programs.
+/// All inputs of the build, as text. Two clones with the same text share the built programs.
 pub(crate) fn text(folder: &Path) -> Result<String> {
     let mut text = format!("format {FORMAT} {}\n", std::env::consts::ARCH);
     for module in MODULES {
@@ -130,7 +130,7 @@ mod tests {
                     "{package} is no tool of go.mod: tidy would drop it"
                 );
             }
-            // Kubernetes' own go.mod asks for its staging modules in a version that does not exist.
+            // Kubernetes' own go.mod requires its staging modules in a version that does not exist.
             let staging = go_mod.lines().filter(|line| line.trim_start().starts_with("k8s.io/"));
             for line in staging.filter(|line| line.contains(" v0.0.0 ")) {
                 let name = line.split_whitespace().next().expect("a module");

@@ -1,4 +1,4 @@
-//! The store of built programs: a folder per set of pins, put in place whole, by one builder at a time.
+//! The store of built programs. Each set of pins has a folder. One process at a time builds, and a rename puts the complete folder in place.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::cache::{self, SCRATCH, Scratch};
 use crate::process;
 use crate::say::say;
 
-/// Programs of other pins are removed when nobody has used them for this long.
+/// Programs of other pins are removed if no run has used them for this long.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
 const LOCK: &str = "lock";
 
-/// The folder of the programs that `sources` (the clone's `tests/assets`) pins. Where the folder is missing, the programs are built first.
+/// The folder of the programs that `sources` (the clone's `tests/assets`) pins. If the folder is missing, the programs are built first.
 pub(super) fn ensure(sources: &Path) -> Result<PathBuf> {
     ensure_in(&cache::folder()?.join("assets"), &pins::text(sources)?, |to| golang::build(sources, to))
 }
@@ -58,7 +58,7 @@ fn ensure_in(home: &Path, pins: &str, build: impl FnOnce(&Path) -> Result<()>) -
     Ok(folder)
 }
 
-/// The pins' name in the cache.
+/// The name of the pins' folder in the cache.
 fn key(pins: &str, home: &Path) -> Result<String> {
     let scratch = home.join(format!("pins-{}-{:?}", std::process::id(), thread::current().id()));
     fs::write(&scratch, pins)?;
@@ -75,13 +75,13 @@ fn complete(folder: &Path) -> bool {
     pins::names().all(|name| process::is_program(&folder.join(name))) && cache::is_whole(folder)
 }
 
-/// Notes that a folder is still used.
+/// Notes in the folder's modification time that the folder is still used.
 fn used(folder: &Path) {
-    // An error is ignored: another user's cache may be read only, and then we do not tidy it either.
+    // An error is ignored: another user's cache may be read-only. Then this run does not tidy it either.
     let _refused = File::open(folder).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Removes leftovers of a killed run (we hold the lock, so no other build runs), and folders that nobody has used for long.
+/// Removes what a killed run left, and folders that no run has used for long. This process holds the lock, so no other build runs.
 fn tidy(home: &Path) {
     let Ok(entries) = fs::read_dir(home) else { return };
     for entry in entries.filter_map(Result::ok) {
@@ -129,7 +129,9 @@ mod tests {
             };
             ensure_in(home.path(), pins, build).expect("a folder")
         };
-        let (one, again, two) = (ensure("one"), ensure("one"), ensure("two"));
+        let one = ensure("one");
+        let again = ensure("one");
+        let two = ensure("two");
         assert_eq!((one == again, one == two, count.get()), (true, false, 2));
         assert_eq!(fs::read_to_string(one.join("pins")).expect("pins"), "one");
         fs::remove_file(one.join("etcd")).expect("there");

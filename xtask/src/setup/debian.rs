@@ -1,4 +1,4 @@
-//! Programs that Debian packages bring.
+//! Installs programs of Debian packages.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::need::Need;
 use crate::process;
 use crate::say::say;
 
-/// The proof that a package is installed: a program on the search path, or a file.
+/// What shows that a package is installed: a program on the search path, or a file.
 #[derive(Debug, Clone, Copy)]
 enum Proof {
     Program(&'static str),

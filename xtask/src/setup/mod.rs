@@ -1,4 +1,4 @@
-//! Brings a fresh machine to where a verb can run, and says what it installs.
+//! Installs on a new machine what a verb needs, and prints what it installs.
 
 mod debian;
 pub(crate) mod need;
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// The size to which `cargo xtask test` fills an empty target folder, rounded up, in bytes.
 const TARGET_SIZE: u64 = 5_000_000_000;
 
-/// Installs missing Debian packages, the pinned toolchain, bpf-linker and cargo-deny. Silent where nothing is missing.
+/// Installs missing Debian packages, the pinned toolchain, bpf-linker and cargo-deny. Prints nothing if nothing is missing.
 pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     warn_of_a_full_disk(workspace);
     debian::ensure(needs)?;
@@ -46,7 +46,7 @@ pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
     Ok(())
 }
 
-/// Warns of a full disk, since a linker then crashes without saying why.
+/// Warns of a full disk. A linker on a full disk crashes without a reason in its message.
 fn warn_of_a_full_disk(workspace: &Workspace) {
     let Ok(disk) = statvfs(&workspace.root) else {
         return;

@@ -1,4 +1,4 @@
-//! The verbs' needs.
+//! What verbs need.
 
 /// A verb's need beyond the pinned Rust toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -7,13 +7,13 @@ pub(crate) enum Need {
     Build,
     /// cargo-deny.
     Deny,
-    /// iproute2, nftables and friends, for the namespaces of the demo.
+    /// iproute2, nftables and other programs for the namespaces of the demo.
     Demo,
-    /// Everything that the namespace tests call.
+    /// The programs that the namespace tests call.
     Namespaces,
-    /// The programs the benchmarks compare with.
+    /// The programs that the benchmarks compare nodefence with.
     Bench,
-    /// QEMU and what unpacks Debian's kernel packages.
+    /// QEMU, and the programs that unpack Debian's kernel packages.
     Vm,
 }
 

@@ -8,8 +8,8 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::{Pins, Workspace};
 
-/// Installs the pinned toolchain and its components where they are missing. rustup is told so by its own commands: with
-/// `RUSTUP_AUTO_INSTALL=0` it installs nothing by itself.
+/// Installs the pinned toolchain and its components if they are missing. This calls rustup's install commands, since rustup installs nothing by
+/// itself with `RUSTUP_AUTO_INSTALL=0`.
 pub(crate) fn toolchain(pins: &Pins) -> Result<()> {
     if process::find("rustup").is_none() {
         bail!(
@@ -45,7 +45,7 @@ fn has_toolchain(version: &str) -> Result<bool> {
     Ok(lists(&listed, version))
 }
 
-/// Whether a line of rustup's is `name`, or `name` with a target triple behind it.
+/// Whether a line that rustup printed is `name`, or `name` followed by a target triple.
 fn lists(listed: &str, name: &str) -> bool {
     listed
         .lines()
@@ -53,7 +53,7 @@ fn lists(listed: &str, name: &str) -> bool {
         .any(|word| word.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
 }
 
-/// Installs a cargo tool in the pinned version, unless that very version is there.
+/// Installs a cargo tool in the pinned version, unless that version is installed.
 pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<()> {
     if process::find(name).is_some() {
         let printed = process::output(process::command(name).arg("--version")).unwrap_or_default();
@@ -66,7 +66,7 @@ pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<(
     let build = workspace.target.join("xtask-tools");
     let mut command = workspace.cargo();
     command.args(["install", "--locked", "--force", name, "--version", version, "--target-dir"]).arg(&build);
-    // The tool runs for seconds; its fully optimized build takes minutes.
+    // The tool runs for seconds, and a fully optimized build of it takes minutes.
     command.env("CARGO_PROFILE_RELEASE_LTO", "off");
     command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");

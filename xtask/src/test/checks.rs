@@ -1,4 +1,4 @@
-//! Stages that run no test of ours: format, lints, dependencies.
+//! Stages that run no tests: format, lints, dependencies.
 
 use std::process::Command;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Format, lints (host and eBPF target), dependencies.
+/// Runs the stages: format, lints (host and eBPF target), dependencies.
 pub(crate) fn all(workspace: &Workspace) -> Result<Vec<Stage>> {
     Ok(vec![format(workspace)?, lints(workspace)?, dependencies(workspace)?])
 }
@@ -25,7 +25,8 @@ fn lints(workspace: &Workspace) -> Result<Stage> {
     let mut host = workspace.cargo();
     host.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     let mut kernel = workspace.cargo();
-    // The switches of the agent's build script. A target folder of its own, so that lints and build do not rebuild each other.
+    // These are the switches of the agent's build script. The lints have a target folder of their own, so that lints and build do not make each
+    // other build again.
     kernel.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
     kernel.args([
         "clippy",
@@ -43,7 +44,7 @@ fn lints(workspace: &Workspace) -> Result<Stage> {
     one("lints", &mut [&mut host, &mut kernel])
 }
 
-/// Licences, sources and bans need no network. The advisory database is fetched where that is possible.
+/// Checks licences, sources and bans, which need no network. Checks advisories too if their database can be fetched.
 fn dependencies(workspace: &Workspace) -> Result<Stage> {
     say!("dependencies");
     let deny = || {

@@ -12,10 +12,10 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Examples that take longer hang.
+/// The limit for all examples. Examples that take longer hang.
 const EXAMPLES: Duration = Duration::from_secs(10 * 60);
 
-/// Runs examples in the documentation; `None` where there is none. Only cargo can run them, and it builds everything once more for them.
+/// Runs the examples in the documentation. Returns `None` if there are none. Only cargo can run them, and it builds everything once more for them.
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<Stage>> {
     if !has_examples(&workspace.root)? {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Building the tests, and the executables that cargo says it built.
+//! Builds the tests, and reads from cargo's messages which executables it built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,19 +19,19 @@ use crate::workspace::Workspace;
 pub(crate) struct Executable {
     pub(crate) path: PathBuf,
     pub(crate) package: String,
-    /// Cargo's target name: the file name of an integration test.
+    /// Cargo's name of the target. It is the file name of an integration test.
     pub(crate) name: String,
-    /// The package's folder, which tests expect as working folder.
+    /// The package's folder. Tests expect it as their working folder.
     pub(crate) folder: PathBuf,
-    /// A file of `tests/tests`, not tests beside the code.
+    /// Whether it is a file of `tests/tests`. Otherwise its tests stand beside the code.
     pub(crate) integration: bool,
 }
 
-/// The files that `cargo test --no-run` and `cargo build` left.
+/// The executables that cargo built.
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<Executable>,
-    /// The programs that tests start: the agent, peers. Tests look for them beside and above their own executable.
+    /// The programs that tests start, such as the agent and peers. Tests look for them beside and above their own executable.
     pub(crate) programs: Vec<PathBuf>,
 }
 
@@ -42,9 +42,9 @@ const PACKAGE: &str = "tests";
 const PROGRAMS: [&str; 5] =
     ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-objects", "nodefence-peer"];
 
-/// Builds the tests and the programs that they start. The tests are `all`, an option of cargo (`--tests`, `--test=*`), or the one file that the
-/// filter names in full. One call builds all packages: the features of dependencies depend on what is built together, and a dependency with other
-/// features is built twice. The stage has the time of the build.
+/// Builds the tests and the programs that they start. If the filter names a file in full, only that file is built. Otherwise `all`, an option of
+/// cargo (`--tests`, `--test=*`), says which tests are built. One call builds all packages: the features of a dependency depend on the packages
+/// of the call, and a dependency with other features is built twice. The stage has the time of the build.
 pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> Result<(Built, Stage)> {
     say!("building tests and agent");
     let started = Instant::now();
@@ -57,7 +57,7 @@ pub(crate) fn build(workspace: &Workspace, all: &str, filter: Option<&str>) -> R
     let programs = messages.iter().filter(|message| !tests(message));
     let programs = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect();
     let mut tests: Vec<Executable> = messages.iter().filter_map(executable).collect();
-    tests.sort_by(|a, b| (&a.package, &a.name).cmp(&(&b.package, &b.name)));
+    tests.sort_by(|one, other| (&one.package, &one.name).cmp(&(&other.package, &other.name)));
     Ok((Built { tests, programs }, Stage::since("build", started)))
 }
 
@@ -86,7 +86,7 @@ fn executable(message: &Value) -> Option<Executable> {
 }
 
 impl Executable {
-    /// `package::file`, for messages.
+    /// The executable's name in messages: `package::file`.
     pub(crate) fn title(&self) -> String {
         format!("{}::{}", self.package, self.name)
     }
@@ -96,7 +96,7 @@ impl Executable {
         self.integration && self.package == PACKAGE
     }
 
-    /// The command for this executable, as root where it needs that.
+    /// The command for this executable. Executables of the table run as root.
     pub(crate) fn command(&self) -> Command {
         let mut command = if self.is_of_the_table() {
             process::root_command(&self.path)
@@ -107,7 +107,7 @@ impl Executable {
         command
     }
 
-    /// Names of its tests.
+    /// Lists the names of the executable's tests.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let mut command = process::command(&self.path);
         command.args(["--list", "--format", "terse"]).current_dir(&self.folder);

@@ -1,4 +1,4 @@
-//! One executable at one place: its run, and a second run of tests that were held up. A guest's init runs jobs by the same code.
+//! A job: the run of one test executable, and a second run of those of its tests that were held up. A guest's init runs jobs by the same code.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,33 +13,33 @@ use super::tally::Stage;
 use super::ticker::Ticker;
 use crate::process;
 
-/// Tests of one executable. Durations are milliseconds: a guest reads them from JSON.
+/// Tests of one executable. Durations are in milliseconds, since a guest reads them from JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// `package::file`, or `package::file (module)`.
+    /// The job's name: `package::file`, or `package::file (module)`.
     pub(crate) title: String,
     pub(crate) program: PathBuf,
-    /// The tests that are expected of it.
+    /// The tests that must have a result.
     pub(crate) names: Vec<String>,
-    /// Whether `names` are fewer than all of the executable.
+    /// Whether `names` are only some of the executable's tests.
     pub(crate) some: bool,
-    /// libtest's threads.
+    /// The number of libtest's threads. `None`: libtest's default.
     pub(crate) threads: Option<usize>,
-    /// An executable that takes longer hangs, and is killed.
+    /// The limit. An executable that takes longer hangs, and is killed.
     pub(crate) limit_ms: u64,
-    /// Whether a failed test may be run again at all.
+    /// Whether a failed test may be run again.
     pub(crate) again: bool,
     pub(crate) makes_load: bool,
-    /// Whether the modules of kube-proxy's IPVS mode are loaded before.
+    /// Whether the modules of kube-proxy's IPVS mode are loaded first.
     pub(crate) ipvs: bool,
 }
 
 /// How an executable ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By itself, with this code; `None` where a signal ended it.
+    /// It ended by itself with this exit code. `None`: a signal ended it.
     Code(Option<i32>),
-    /// Killed at its limit.
+    /// It was killed at its limit.
     Killed,
 }
 
@@ -53,11 +53,11 @@ pub(crate) enum Event<'a> {
     End(End),
 }
 
-/// libtest's exit code where a test failed.
+/// libtest's exit code if a test failed.
 const FAILED: End = End::Code(Some(101));
 
 impl Job {
-    /// Runs the job. `command` makes the process; `on_event` gets the events.
+    /// Runs the job. `command` makes the command of the executable. `on_event` gets the events.
     pub(crate) fn run(
         &self,
         command: impl Fn() -> Command,
@@ -77,7 +77,7 @@ impl Job {
         let stood_still = ticker.end();
         let (parser, end) = ran?;
         let again = self.again(&parser, stood_still);
-        // An executable that crashed or hung has failed, whatever held up its tests.
+        // A crash or a hang is a failure, also if the tests were held up.
         if again.is_empty() || end != FAILED {
             return Ok(());
         }
@@ -100,8 +100,8 @@ impl Job {
         Ok((parser, end))
     }
 
-    /// Tests that missed a bound and were held up for longer than it, each with the reason. `stood_still` is the longest time that the machine
-    /// stood still meanwhile.
+    /// The tests to run again, each with the reason: tests that missed a bound and were held up for longer than that bound. `stood_still` is the
+    /// longest time that the machine stood still meanwhile.
     fn again(&self, parser: &Parser, stood_still: Duration) -> Vec<(String, String)> {
         if !self.again {
             return Vec::new();
@@ -115,16 +115,16 @@ impl Job {
     }
 }
 
-/// The events of a job, from the first to the last.
+/// The record of a job, made from its events.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) title: String,
     tries: Vec<Parser>,
-    /// How each try ended.
+    /// How each run of the executable ended.
     ends: Vec<End>,
-    /// All that its executable printed.
+    /// All lines that the executable printed.
     printed: Vec<String>,
-    /// The reason for which tests were run once more.
+    /// The reason why tests were run once more.
     why: Option<String>,
 }
 
@@ -133,7 +133,7 @@ impl Record {
         Self { title: title.to_owned(), tries: Vec::new(), ends: Vec::new(), printed: Vec::new(), why: None }
     }
 
-    /// Takes the next event; gives the test whose outcome it told.
+    /// Takes the next event. Returns the test and its outcome, if the event has one.
     pub(crate) fn take(&mut self, event: Event<'_>) -> Option<(String, Outcome)> {
         match event {
             Event::Begin => self.tries.push(Parser::default()),
@@ -151,8 +151,8 @@ impl Record {
         None
     }
 
-    /// Counts each expected test once; a test without an outcome has failed. Where a test was run twice the last outcome counts, and a test that
-    /// failed before it passed is noted with the reason that held it up.
+    /// Counts each expected test once. A test without an outcome has failed. If a test was run twice, its last outcome counts. A test that failed
+    /// before it passed is noted with the reason that held it up.
     pub(crate) fn judge(&self, names: &[String], stage: &mut Stage) {
         let title = &self.title;
         let before = stage.failures.len();
@@ -182,7 +182,7 @@ impl Record {
                 End::Code(Some(0)) if parser.is_counted() => {}
                 End::Code(Some(0)) => stage.fail(format!("{title}: ended before libtest had counted")),
                 FAILED if !parser.failed().is_empty() => {}
-                // A crash outside any test, or an abort in the middle of one.
+                // The executable crashed outside any test, or aborted in the middle of one.
                 End::Code(Some(code)) => stage.fail(format!("{title}: ended with code {code}")),
                 End::Code(None) => stage.fail(format!("{title}: ended by a signal")),
                 End::Killed => stage.fail(format!("{title}: hung, and was killed")),
@@ -209,7 +209,7 @@ mod tests {
 
     const NAMES: [&str; 2] = ["one", "two"];
 
-    /// A job whose executable is a shell script; on its second call it does something else.
+    /// Runs a job whose executable is a shell script. The script runs `first` on its first call, and `second` on its second call.
     fn run(again: bool, first: &str, second: &str) -> Stage {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let at = format!("nodefence-xtask-job-{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -246,7 +246,7 @@ mod tests {
         echo '@@watched {\"test\":\"two\",\"still_ms\":0,\"waited_ms\":1500}' >&2; \
         echo '---- two stdout ----'; echo 'Error: a cut (missed bound: 1000 ms)'; exit 101";
 
-    /// The second call, where all is well.
+    /// A second call in which the test passes.
     const PASSED: &str = "echo 'test two ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let longer = HELD_UP.replace("1000 ms", "1500 ms");
         let for_no_bound = HELD_UP.replace(" (missed bound: 1000 ms)", "");
         let unseen = HELD_UP.replace("\"two\"", "\"one\"");
-        // The runner went on meanwhile: the test's process was stopped, not the machine.
+        // The test's process alone was stopped, and not the machine: the runner went on meanwhile.
         let alone = HELD_UP.replace("\"still_ms\":0,\"waited_ms\":1500", "\"still_ms\":1500,\"waited_ms\":0");
         let cases =
             [(true, &*longer), (false, HELD_UP), (true, &for_no_bound), (true, &unseen), (true, &alone)];
@@ -298,7 +298,7 @@ mod tests {
             "true",
         );
         assert_eq!(stage.failures, ["tests::file::two: no result"]);
-        // A test that ends its process, and a child of it that prints what libtest would have.
+        // A test ends its process, and its child prints what libtest would have printed.
         let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 0", "true");
         assert_eq!(stage.failures, ["tests::file: ended before libtest had counted"]);
         let stage = run(false, "echo 'test one ... ok'; echo 'test two ... ok'; exit 101", "true");

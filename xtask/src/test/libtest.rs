@@ -1,4 +1,4 @@
-//! Reads the output of a test executable back into one outcome per test.
+//! Reads the output of a test executable: one outcome for each test.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,32 @@ use super::measured::{self, Figure, Measured, Told};
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    /// Marked `#[ignore]`: a failure here, since no test of ours may be skipped.
+    /// Marked `#[ignore]`. This counts as a failure, since no test may be skipped.
     Ignored,
 }
 
 /// Collects outcomes line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    /// One thread: libtest prints `test NAME ... ` first and the outcome when the test is done, and whatever a child
-    /// process writes lands between the two.
+    /// The test whose outcome is still to come. With one thread libtest prints `test NAME ... ` first, and the outcome when the test is done. Output
+    /// of child processes comes between the two.
     pending: Option<String>,
     outcomes: BTreeMap<String, Outcome>,
-    /// libtest's own count: passed, failed.
+    /// libtest's own count of passed and failed tests.
     counted: Option<(usize, usize)>,
     /// The watchdog's findings in the tests' process, by test.
     measured: BTreeMap<String, Measured>,
     figures: Vec<Figure>,
-    /// The test whose output is printed now, and what all of them printed.
+    /// The test whose output libtest shows now.
     section: Option<String>,
+    /// The output of each test.
     printed: BTreeMap<String, String>,
 }
 
 impl Parser {
-    /// Takes one line; gives the test whose outcome it told.
+    /// Takes one line. Returns the test and its outcome, if the line has one.
     pub(crate) fn line(&mut self, line: &str) -> Option<(String, Outcome)> {
-        // Lines that the tests' process writes past libtest may stand behind a line that libtest has not ended yet.
+        // The tests' process writes some lines past libtest. Such a line may follow the beginning of a line that libtest has not ended yet.
         let line = match measured::read(line) {
             Some((before, told)) => {
                 self.told(told);
@@ -53,7 +54,7 @@ impl Parser {
         match told {
             Told::Watched(test, seen) => {
                 let all = self.measured.entry(test).or_default();
-                // A test that makes one namespace after the other is watched once for each.
+                // A test that makes several namespaces, one after the other, has a finding for each.
                 all.stood_still = all.stood_still.max(seen.stood_still);
                 all.agent_waited = all.agent_waited.max(seen.agent_waited);
             }
@@ -61,7 +62,7 @@ impl Parser {
         }
     }
 
-    /// Collects what tests printed, which libtest shows behind all outcomes.
+    /// Collects the output of tests. libtest shows it after all outcomes.
     fn output(&mut self, line: &str) {
         if let Some(test) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
             self.section = Some(test.to_owned());
@@ -84,7 +85,7 @@ impl Parser {
             return None;
         }
         let pending = self.pending.as_ref()?;
-        // The outcome may stand behind a child's output that did not end its line.
+        // The outcome may follow output of a child that did not end its line.
         let outcome = match line {
             "ok" => Outcome::Passed,
             "FAILED" => Outcome::Failed,
@@ -94,7 +95,8 @@ impl Parser {
         Some((pending.clone(), outcome))
     }
 
-    /// Where libtest's own count differs from the outcomes told: a child process of a test may print what looks like one.
+    /// The difference between libtest's own count and the outcomes that were read. There is one if a child process printed a line that looks like
+    /// an outcome.
     pub(crate) fn miscounted(&self) -> Option<String> {
         let count = |wanted: Outcome| self.outcomes.values().filter(|outcome| **outcome == wanted).count();
         let told = (count(Outcome::Passed), count(Outcome::Failed));
@@ -105,45 +107,45 @@ impl Parser {
         ))
     }
 
-    /// Whether libtest came to its own end, which is a count: a test that ends its process has none.
+    /// Whether libtest printed its count, which it does at its end. It does not if a test ended the process.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted.is_some()
     }
 
-    /// Names of those that failed.
+    /// The names of the failed tests.
     pub(crate) fn failed(&self) -> Vec<String> {
         let failed = self.outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Failed);
         failed.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The watchdog's findings during a test; `None` where it printed none.
+    /// The watchdog's findings during a test. `None` if it printed none.
     pub(crate) fn measured(&self, test: &str) -> Option<Measured> {
         self.measured.get(test).copied()
     }
 
-    /// The bound for which a test failed; `None` where it failed for anything else.
+    /// The bound that a failed test missed. `None` if it failed for another reason.
     pub(crate) fn missed(&self, test: &str) -> Option<measured::Missed> {
         measured::missed(self.printed.get(test)?)
     }
 
-    /// Figures that tests measured.
+    /// The figures that tests measured.
     pub(crate) fn figures(&self) -> &[Figure] {
         &self.figures
     }
 
-    /// The output of each test, where libtest shows it.
+    /// The output of each test, as far as libtest showed it.
     pub(crate) fn printed(&self) -> &BTreeMap<String, String> {
         &self.printed
     }
 
-    /// All outcomes told so far.
+    /// All outcomes that were read so far.
     pub(crate) fn outcomes(&self) -> &BTreeMap<String, Outcome> {
         &self.outcomes
     }
 }
 
 fn outcome(text: &str) -> Option<Outcome> {
-    // `--report-time` and a reason for ignoring follow the word.
+    // A time (`--report-time`) or a reason for ignoring may follow the word.
     match text.split([' ', ',']).next()? {
         "ok" => Some(Outcome::Passed),
         "FAILED" => Some(Outcome::Failed),
@@ -154,7 +156,7 @@ fn outcome(text: &str) -> Option<Outcome> {
     }
 }
 
-/// `test result: FAILED. 2 passed; 1 failed; ...`
+/// The counts of passed and failed tests in a line such as `test result: FAILED. 2 passed; 1 failed; ...`.
 fn counted(line: &str) -> Option<(usize, usize)> {
     let mut words = line.strip_prefix("test result: ")?.split(' ').skip(1);
     let passed = words.next()?.parse().ok()?;
@@ -162,7 +164,7 @@ fn counted(line: &str) -> Option<(usize, usize)> {
     Some((passed, failed))
 }
 
-/// Names of `--list --format terse`: `NAME: test` a line.
+/// The names in the output of `--list --format terse`, whose lines are `NAME: test`.
 pub(crate) fn names(listed: &str) -> Vec<String> {
     listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!(parser.printed()["a"], "hello\n\n");
     }
 
-    /// The output that each test printed itself.
+    /// A missed bound counts for the test that printed it.
     #[test]
     fn a_missed_bound_is_the_test_s_that_failed_for_it() {
         let mut parser = Parser::default();

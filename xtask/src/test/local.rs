@@ -1,4 +1,4 @@
-//! Test executables on this machine.
+//! Runs test executables on this machine.
 
 use std::sync::Mutex;
 use std::thread;
@@ -13,15 +13,16 @@ use super::tally::Stage;
 use crate::process;
 use crate::say::say;
 
-/// Environment of the packet fuzz: how many packets it tries.
+/// The environment variable that says how many packets the packet fuzz tries.
 pub(crate) const FUZZ_COUNT: &str = "NODEFENCE_FUZZ_PACKETS";
-/// Enough to reach each branch, short enough for `--quick` and for an emulated processor.
+/// A number of packets that reaches each branch, and is small enough for `--quick` and for an emulated processor.
 pub(crate) const FUZZ_SHORT: &str = "20000";
 
-/// Environment of the tests that take minutes with it: kube-proxy's and the kernel's own periods in place of shorter ones, and more random histories.
+/// The environment variable that makes tests use kube-proxy's and the kernel's own periods instead of shorter ones, and more random histories. Such
+/// tests then take minutes.
 pub(crate) const LONG: &str = "NODEFENCE_LONG_TESTS";
 
-/// How many executables that mostly wait run at once. Their start is busy: with more of them it would disturb other tests.
+/// How many executables that mostly wait run at once. Their start is busy, and more of them would disturb other tests.
 const LANES: usize = 2;
 
 /// Runs unit tests.
@@ -29,8 +30,8 @@ pub(crate) fn unit(plan: &Plan<'_>, scope: Scope) -> Result<Stage> {
     one_by_one("unit", scope, plan.unit().iter())
 }
 
-/// Runs the rows of the table that run on this machine's own kernel. First come all but the timed rows, with the waiting rows beside them; then
-/// the timed rows, alone. `kubernetes` says whether the real parts of Kubernetes are there.
+/// Runs the rows of the table that run on this machine's own kernel. All rows except the timed ones run first, with the waiting rows beside them.
+/// Then the timed rows run alone. `kubernetes`: whether the real Kubernetes programs are there.
 pub(crate) fn native(plan: &Plan<'_>, scope: Scope, kubernetes: bool) -> Result<Vec<Stage>> {
     let mut rows = plan.at(Place::Native);
     rows.retain(|row| kubernetes || !is(row, File::needs_kube_proxy));
@@ -43,7 +44,7 @@ pub(crate) fn native(plan: &Plan<'_>, scope: Scope, kubernetes: bool) -> Result<
     let mut stages = thread::scope(|scope_of_threads| -> Result<Vec<Stage>> {
         let lanes: Vec<_> = (0..LANES.min(waiting.len()))
             .map(|_| {
-                // The lock is held while one is taken, not while it runs.
+                // The lock is held while a row is taken, and not while the row runs.
                 let next = || queue.lock().ok()?.next();
                 scope_of_threads.spawn(move || one_by_one("waiting", scope, std::iter::from_fn(next)))
             })
@@ -80,7 +81,7 @@ where
     let mut stage = Stage::new(name);
     let started = Instant::now();
     for row in rows {
-        // Where one row cannot be run, the others still count.
+        // If a row cannot be run, the other rows still run.
         if let Err(error) = run(row, scope, &mut stage) {
             process::check_interrupt()?;
             stage.fail(format!("{}: {error:#}", row.job.title));

@@ -1,4 +1,4 @@
-//! The figures that a test's process measures of the machine (`tests/src/watch.rs`), and the rule by which a failed test is run again.
+//! The findings of a test's watchdog on the machine (`tests/src/watch.rs`), and the rule by which a failed test is run again.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ const WATCHED: &str = "@@watched ";
 const FIGURE: &str = "@@figure ";
 /// The text before a bound that a test missed, in the test's error.
 const MISSED: &str = "(missed bound: ";
-/// The text after the bound's milliseconds where the stand-still was added to the bound.
+/// The text after the bound's milliseconds, if the stand-still was added to the bound.
 const COUNTED: &str = " and what stood still)";
 
 /// The watchdog's findings during a test.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
-    /// The longest time that the machine, or the guest, stood still at once: a gap of a ticking thread.
+    /// The longest single stand-still of the machine or the guest: a gap of a ticking thread.
     pub(crate) stood_still: Duration,
-    /// How long a thread of an agent, the one that waited most, was runnable and did not run.
+    /// How long a thread of an agent was runnable and did not run. The thread that waited most counts.
     pub(crate) agent_waited: Duration,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Measured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Missed {
     pub(crate) bound: Duration,
-    /// Whether the bound already includes the machine's standstill, which then does not excuse the test a second time.
+    /// Whether the bound already includes the machine's stand-still. The stand-still then does not excuse the test a second time.
     pub(crate) counted: bool,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
-    /// The promise for the figure, in its unit.
+    /// The promised value, in the same unit.
     pub(crate) promised: Option<f64>,
-    /// For a time: how long the machine stood still meanwhile, in its unit.
+    /// For a time: how long the machine stood still meanwhile, in the same unit.
     pub(crate) still: Option<f64>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn read(line: &str) -> Option<(&str, Told)> {
     })
 }
 
-/// The bound that a test missed, read from the last error or panic that it printed. Of several bounds the longest counts.
+/// Reads the bound that a test missed from the last error or panic that it printed. Of several bounds the longest counts.
 pub(crate) fn missed(printed: &str) -> Option<Missed> {
     let begins_error = |line: &str| line.starts_with("Error: ") || line.contains(" panicked at ");
     let lines: Vec<&str> = printed.lines().collect();
@@ -89,8 +89,8 @@ pub(crate) fn missed(printed: &str) -> Option<Missed> {
     lines[error..].iter().filter_map(bound).max()
 }
 
-/// The reason for which a test that missed a bound is run again: a measured time exceeds that bound. `None` where the test has failed. With
-/// `makes_load` the tests themselves make the agent wait for a processor, so that wait is no reason.
+/// The reason to run a test again that missed a bound: a measured time exceeds that bound. `None` if there is no reason, and the test has failed.
+/// With `makes_load` the tests themselves make the agent wait for a processor, so such a wait is no reason.
 pub(crate) fn exceeds(measured: &Measured, missed: Missed, makes_load: bool) -> Option<String> {
     let Missed { bound, counted } = missed;
     let told = |what: &str, time: Duration| {

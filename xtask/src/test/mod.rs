@@ -1,4 +1,4 @@
-//! `test`: everything that CI runs, stage by stage.
+//! `test`: runs everything that CI runs, stage by stage.
 
 pub(crate) mod executables;
 pub(crate) mod job;
@@ -25,15 +25,15 @@ use crate::setup::need::Need;
 use crate::workspace::Workspace;
 use crate::{assets, process, setup, vm};
 
-/// The tests that are wanted.
+/// Which tests to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) scope: Scope,
-    /// Only tests whose `file::name` contains this, and no checks.
+    /// Run only tests whose `file::name` contains this, and no checks.
     pub(crate) filter: Option<String>,
 }
 
-/// Runs all stages, also after a failed one, and sums up.
+/// Runs all stages, also after a failed one, and prints a summary.
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
     let filter = options.filter.as_deref();
@@ -79,7 +79,8 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     results::finish(workspace, &stages, started)
 }
 
-/// Makes the real parts of Kubernetes ready, where a test here needs them. Without them this stage fails, and the tests that do not need them run.
+/// Builds or finds the real Kubernetes programs, if a test on this machine needs them. If that fails, this stage fails, and the tests that do not
+/// need them run all the same.
 fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
     let rows = plan.at(Place::Native);
     if !rows.iter().any(|row| row.file.is_some_and(table::File::needs_kube_proxy)) {

@@ -1,4 +1,4 @@
-//! The places where tests run: the table, applied to the built executables.
+//! Which tests run at which place: applies the table to the built executables.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::vm::Kernel;
 pub(crate) enum Scope {
     /// The tests that need neither a guest nor real Kubernetes.
     Quick,
-    /// The table's choice.
+    /// The tests that the table chooses.
     Usual,
-    /// On each kernel the tests whose outcome may depend on the kernel.
+    /// The tests whose outcome may depend on the kernel, on each kernel.
     All,
 }
 
@@ -25,11 +25,11 @@ pub(crate) enum Scope {
 pub(crate) enum Place {
     /// This machine's own kernel.
     Native,
-    /// A guest with this one.
+    /// A guest with this kernel.
     Guest(Kernel),
 }
 
-/// A row of the table at a place, with the tests that are wanted of it.
+/// A row of the table at a place, with the tests to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Planned<'a> {
     /// `None` for unit tests.
@@ -38,7 +38,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) job: Job,
 }
 
-/// Every executable with the names of its tests, listed once.
+/// Every executable with the names of its tests. Each executable lists them once.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     tests: Vec<(&'a Executable, Vec<String>)>,
@@ -47,7 +47,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// `filter`: only tests whose `file::name` contains it.
+    /// Lists the tests. `filter`: plan only tests whose `file::name` contains it.
     pub(crate) fn new(built: &'a Built, filter: Option<&'a str>, scope: Scope) -> Result<Self> {
         let listed = |executable: &'a Executable| Ok((executable, executable.names()?));
         let tests = built.tests.iter().map(listed).collect::<Result<Vec<_>>>()?;
@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         Ok(Self { tests, filter, scope })
     }
 
-    /// Tests beside the code.
+    /// The tests that stand beside the code.
     pub(crate) fn unit(&self) -> Vec<Planned<'a>> {
         let of = |(executable, names): &(&'a Executable, Vec<String>)| {
             let wanted = self.wanted(executable, names, |_| true);
@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
         self.tests.iter().filter_map(of).collect()
     }
 
-    /// Rows that run at a place, in the table's order.
+    /// The rows that run at a place, in the table's order.
     pub(crate) fn at(&self, place: Place) -> Vec<Planned<'a>> {
         let mut planned = Vec::new();
         for file in table::FILES.iter().filter(|file| self.runs(file, place)) {
@@ -100,7 +100,7 @@ impl<'a> Plan<'a> {
         planned
     }
 
-    /// Rows of the guests with this kernel, by what the guest is like.
+    /// The rows that run in guests with this kernel, by the kind of guest.
     pub(crate) fn guests(&self, kernel: Kernel) -> BTreeMap<Kind, Vec<Planned<'a>>> {
         let mut guests: BTreeMap<Kind, Vec<Planned<'a>>> = BTreeMap::new();
         for planned in self.at(Place::Guest(kernel)) {
@@ -134,7 +134,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Milliseconds after which the unit tests of one executable hang.
+/// The limit for the unit tests of one executable, in milliseconds.
 const UNIT: u64 = 10 * 60 * 1_000;
 
 impl Job {

@@ -1,4 +1,4 @@
-//! The end of a run: its summary, and the results file for programs, with figures and the output of passing tests.
+//! The end of a run: its summary, and the results file. The file is for programs, and has the figures and the output of passing tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::tally::{self, Stage};
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Writes the results file and prints the summary, also where the file cannot be written. The exit code says whether anything failed. The run
-/// began at `started`.
+/// Writes the results file and prints the summary. The summary is printed also if the file cannot be written. The exit code says whether anything
+/// failed. The run began at `started`.
 pub(crate) fn finish(workspace: &Workspace, stages: &[Stage], started: Instant) -> Result<ExitCode> {
     let took = started.elapsed();
     let written = write(&workspace.target.join("test"), stages, took);
@@ -26,7 +26,7 @@ pub(crate) fn finish(workspace: &Workspace, stages: &[Stage], started: Instant) 
     Ok(if tally::failed(stages) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the results file, and gives its path. A rename puts it in place: half a file would be read as all results.
+/// Writes the results file, and returns its path. A rename puts the file in place, so that no reader finds half of it.
 fn write(folder: &Path, stages: &[Stage], took: Duration) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join("results.json");

@@ -1,5 +1,5 @@
-//! The one table of test files (`tests/tests/*`). A row says what its file needs, on which kernels the file runs, how long it may take, and whether
-//! a failed test may be run again.
+//! The table of test files (`tests/tests/*`). A row says what its file needs, on which kernels the file runs, how long the file may take, and
+//! whether a failed test may be run again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +14,19 @@ use Trait::{MakesLoad, Slow, Timed, Waits};
 /// A kernel that a file runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
-    /// This machine's.
+    /// This machine's kernel.
     Native,
-    /// The oldest of the matrix: clsact, entries of conntrack deleted one by one; beside IPVS, answers handed to user space.
+    /// The oldest kernel of the matrix: clsact, conntrack entries deleted one by one, and with IPVS answers handed to user space.
     Oldest,
-    /// The newest of the matrix: tcx, entries deleted by filter.
+    /// The newest kernel of the matrix: tcx, conntrack entries deleted by filter.
     Newest,
-    /// Each of the matrix.
+    /// Each kernel of the matrix.
     Each,
-    /// Each of the matrix, with `--all` alone.
+    /// Each kernel of the matrix, only with `--all`.
     EachInAll,
 }
 
-/// A file's needs beyond root, which all of them need.
+/// What a file needs beside root. All files need root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// The kernel's IPVS.
@@ -40,61 +40,61 @@ enum Need {
 /// How a file runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trait {
-    /// Checks promised times: nothing runs beside it.
+    /// The file checks promised times. Nothing runs beside it.
     Timed,
-    /// Waits for most of its time: others run beside it. Without guests of its own.
+    /// The file waits for most of its time. Others run beside it. It has no guests of its own.
     Waits,
-    /// Makes load itself, or has the tests' library make it: a wait of the agent for a processor excuses nothing.
+    /// The file, or the tests' library for it, makes load. So a wait of the agent for a processor excuses nothing.
     MakesLoad,
-    /// Not in `--quick`.
+    /// The file does not run with `--quick`.
     Slow,
 }
 
 /// The kind of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Without network; another one may run beside it.
+    /// No network. Another guest may run beside it.
     Plain,
-    /// Beside an API server on its host; another one may run beside it.
+    /// An API server runs on its host. Another guest may run beside it.
     Kube,
-    /// For tests of a promised time: nothing runs beside it.
+    /// Its tests check promised times. Nothing runs beside it.
     Timed,
-    /// The same beside an API server on its host.
+    /// Like `Timed`, and an API server runs on its host.
     TimedKube,
-    /// Two on one wire.
+    /// Two guests on one wire.
     Pair,
 }
 
-/// A row: a file of `tests/tests`, or one module of it where that needs something else than the rest.
+/// A row: a file of `tests/tests`, or a module of a file, if the module needs something else than the rest of the file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
-    /// `file`, or `file::module`.
+    /// The name of the row: `file`, or `file::module`.
     pub(crate) name: &'static str,
     on: &'static [On],
     needs: &'static [Need],
     traits: &'static [Trait],
-    /// Whether a test that failed for a bound may be run again, where the machine stood still or the agent waited for a processor for longer.
+    /// Whether a test that missed a bound may be run again, if the machine stood still, or the agent waited for a processor, for longer than the bound.
     pub(crate) again: bool,
-    /// A file that takes longer hangs, and is killed.
+    /// The limit. A file that takes longer hangs, and is killed.
     pub(crate) limit: Duration,
 }
 
-/// This machine's kernel, which is enough for each change, and with `--all` the others.
+/// This machine's kernel is enough for each change. With `--all` the file runs on the other kernels too.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
-/// No guest can run the file. It reads the sources, wants two control planes, is too much for an emulated processor (the demo's 32 clients; an
-/// agent's start within a verdict's life; a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
+/// No guest can run the file. The file reads the sources, needs two control planes, is too much for an emulated processor (the demo's 32 clients, an
+/// agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
-/// Both ways to attach, to delete and to answer, beside the machine's own kernel.
+/// The kernels with both ways to attach, to delete and to answer, and this machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
-/// Depends on each kernel's verifier, helpers or tables.
+/// The file depends on each kernel's verifier, helpers or map types.
 const ALL: &[On] = &[On::Native, On::Each];
-/// This machine's kernel may lack IPVS: guests alone.
+/// The file runs in guests only, since this machine's kernel may lack IPVS.
 const GUEST_ENDS: &[On] = &[On::Oldest, On::Newest];
 const GUEST_OLDEST: &[On] = &[On::Oldest];
 const GUEST_NEWEST: &[On] = &[On::Newest];
 const NATIVE_AND_OLDEST: &[On] = &[On::Native, On::Oldest];
 
-/// Sorted by name.
+/// The rows, sorted by name.
 pub(crate) const FILES: &[File] = &[
     file("agent_again", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_doctor", NATIVE_REST_IN_ALL, 5).is(&[MakesLoad]),
@@ -188,7 +188,7 @@ pub(crate) const FILES: &[File] = &[
     file("watchdog", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
 ];
 
-/// Checks that each file of the folder of tests has a row, and each row its file. Called before anything is built.
+/// Checks that each file of the folder of tests has a row, and that each row has its file. Called before anything is built.
 pub(crate) fn is_complete(folder: &Path) -> Result<()> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -206,7 +206,7 @@ pub(crate) fn is_complete(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Rows of a test executable.
+/// The rows of a test executable.
 pub(crate) fn rows(executable: &str) -> impl Iterator<Item = &'static File> {
     FILES.iter().filter(move |file| file.executable() == executable)
 }
@@ -231,12 +231,12 @@ impl File {
         self
     }
 
-    /// Cargo's name for it.
+    /// Cargo's name of the file's executable.
     pub(crate) fn executable(&self) -> &'static str {
         self.name.split("::").next().unwrap_or(self.name)
     }
 
-    /// The module that the row is about.
+    /// The module of the row. `None` if the row is for a whole file.
     pub(crate) fn module(&self) -> Option<&'static str> {
         Some(self.name.split_once("::")?.1)
     }
@@ -251,7 +251,7 @@ impl File {
         self.on.contains(&on)
     }
 
-    /// Whether no guest can run it.
+    /// Whether no guest can run the file.
     pub(crate) fn is_native_alone(&self) -> bool {
         self.on == NATIVE
     }
@@ -280,7 +280,7 @@ impl File {
         self.traits.contains(&Trait::Timed)
     }
 
-    /// The guest it runs in.
+    /// The kind of guest that the file runs in.
     pub(crate) fn kind(&self) -> Kind {
         if self.needs.contains(&Need::Pair) {
             Kind::Pair
@@ -294,8 +294,8 @@ impl File {
         }
     }
 
-    /// libtest's threads, where the table sets their number. Timed tests run one after the other; waiting tests leave processors idle. Guests have a
-    /// number of their own.
+    /// The number of libtest's threads, if the table sets it. Timed tests run one after the other. Waiting tests leave processors idle, so several run
+    /// at once. Guests have a number of their own.
     pub(crate) fn threads(&self) -> Option<usize> {
         if self.is_timed() {
             Some(1)
@@ -327,7 +327,7 @@ mod tests {
         assert!(told.contains("`net_cut` has a row, and no file"), "{told}");
     }
 
-    /// The source of a row's tests: of its module where that is a file.
+    /// The source of a row's tests. If the row's module is a file, that file.
     fn source(file: &File) -> String {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
         let one = folder.join(file.executable()).with_extension("rs");
@@ -343,7 +343,7 @@ mod tests {
         files.filter(|path| of(path)).map(|path| std::fs::read_to_string(path).unwrap()).collect()
     }
 
-    /// Whether one of these words begins anywhere in a source.
+    /// Whether a source has one of these words, or a longer word that begins with one.
     fn has_any(source: &str, words: &[&str]) -> bool {
         let stands = |word: &&str| {
             let mut found = source.match_indices(*word);
@@ -354,7 +354,7 @@ mod tests {
         words.iter().any(stands)
     }
 
-    /// Whether a source uses the load generator, or what does so in the tests' library.
+    /// Whether a source uses the load generator, or a module of the tests' library that uses it.
     fn uses_load(source: &str) -> bool {
         has_any(source, &["load::", "matrix(", "hang::"])
     }
@@ -368,14 +368,14 @@ mod tests {
         assert!(users > 15, "{users} rows use the load generator");
     }
 
-    /// Marks of a file that checks a promise: the name itself, a helper of `vm_drain`, and modules of the tests' library that check promises for their users.
+    /// Words that a file which checks a promise has: the promises' module, a helper of `vm_drain`, and modules of the tests' library that check promises.
     const HOLDS: [&str; 8] =
         ["promises::", "wait_same(", "matrix(", "hang::", "local::", "rolling::", "stale::", "still::"];
-    /// Hold beside others, at each step or for each topology, what `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_drain` hold with nothing beside.
+    /// Rows that check promised times beside others. `cluster_file_reload`, `net_cut`, `vm_ipvs::alone` and `vm_drain` check the same times alone.
     const BESIDE: [&str; 6] =
         ["kube_audit", "kube_audit::ipvs", "net_kernel", "vm_devices", "vm_ipvs", "vm_drain::steps"];
 
-    /// A file that checks a promised time runs with nothing beside.
+    /// A file that checks a promised time runs alone.
     #[test]
     fn what_holds_a_promise_says_so() {
         let holds = |file: &&File| !BESIDE.contains(&file.name) && has_any(&source(file), &HOLDS);
@@ -398,7 +398,7 @@ mod tests {
             let native = file.is_on(On::Native);
             assert!(!(native && file.needs_ipvs()), "{}: this machine's kernel may lack IPVS", file.name);
             assert!(!(native && file.kind() == Kind::Pair), "{}: a pair is two guests", file.name);
-            // Two guests on one wire must stay in step.
+            // Two guests on one wire must stay in step, so no test of a pair is run again.
             assert!(file.kind() != Kind::Pair || !file.again, "{}: never run again", file.name);
         }
     }

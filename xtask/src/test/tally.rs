@@ -1,4 +1,4 @@
-//! Counting: one row per stage, and the last line.
+//! Counts results: one row for each stage, and the last line of a run.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -10,24 +10,24 @@ use super::measured::Figure;
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) passed: usize,
-    /// The failures, by name.
+    /// The names of the failures.
     pub(crate) failures: Vec<String>,
-    /// Tests that failed and passed when run again, by name, each with what had held it up.
+    /// The names of tests that failed and passed when they were run again, each with what had held it up.
     pub(crate) again: Vec<String>,
-    /// Said beside the row, for example what could not be reached.
+    /// A note in the stage's row, for example what could not be reached.
     pub(crate) note: String,
     pub(crate) took: Duration,
-    /// How long each test executable of it ran, and what comes before them.
+    /// How long each test executable ran, and how long other steps before them took.
     pub(crate) files: Vec<(String, Duration)>,
-    /// All that executables with failed tests printed, until it is shown.
+    /// The output of executables with failed tests, until it is shown.
     pub(crate) printed: Vec<String>,
-    /// Figures that tests measured, with their executable.
+    /// The figures that tests measured, each with its executable.
     pub(crate) figures: Vec<(String, Figure)>,
-    /// The tests' output, by name.
+    /// The output of each test, with the test's name.
     pub(crate) said: Vec<(String, String)>,
 }
 
-/// How many of the slowest executables are named.
+/// How many of the slowest executables the summary names.
 const SLOWEST: usize = 10;
 
 impl Stage {
@@ -35,7 +35,7 @@ impl Stage {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// A stage without tests that began at `started` and ends now.
+    /// Makes a stage without tests, which began at `started` and ends now.
     pub(crate) fn since(name: &str, started: Instant) -> Self {
         Self { took: started.elapsed(), ..Self::new(name) }
     }
@@ -59,7 +59,7 @@ impl Stage {
         self.said.extend(other.said);
     }
 
-    /// Shows what executables with failed tests printed, once.
+    /// Prints the output of executables with failed tests. Does so once.
     pub(crate) fn show(&mut self) {
         for text in self.printed.drain(..) {
             eprintln!("{text}");
@@ -67,7 +67,8 @@ impl Stage {
     }
 }
 
-/// The table of all stages, the slowest test executables, each failure by name, how long `all` of it took, and `N passed, N failed` as the last line.
+/// The summary: the table of all stages, the slowest test executables, the name of each failure, the time `all` of the whole run, and
+/// `N passed, N failed` as the last line.
 pub(crate) fn summary(stages: &[Stage], all: Duration) -> String {
     let mut text = String::new();
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
@@ -102,12 +103,12 @@ fn slowest(stages: &[Stage]) -> Vec<(Duration, &str, &str)> {
         .iter()
         .flat_map(|stage| stage.files.iter().map(|(file, took)| (*took, &*stage.name, &**file)))
         .collect();
-    all.sort_by(|a, b| b.cmp(a));
+    all.sort_by_key(|row| std::cmp::Reverse(*row));
     all.truncate(SLOWEST);
     all
 }
 
-/// All failures of all stages.
+/// The number of failures of all stages.
 pub(crate) fn failed(stages: &[Stage]) -> usize {
     stages.iter().map(|stage| stage.failures.len()).sum()
 }
@@ -127,7 +128,7 @@ mod tests {
         two.again.push("net_cut::x (x: the machine stood still 3 s)".to_owned());
         let text = summary(&[one, two], Duration::from_millis(1_902_340));
         let last: Vec<&str> = text.lines().rev().take(2).collect();
-        // Not the sum of the stages, of which some run beside others.
+        // The total is not the sum of the stages, since some stages run beside others.
         assert_eq!(last, ["3 passed, 1 failed", "TOTAL    1902.3 s"]);
         assert!(text.contains("FAILED  vm 5.10: net_reset: no result"), "{text}");
         assert!(text.contains("AGAIN   vm 5.10: net_cut::x (x: the machine stood still 3 s)"), "{text}");

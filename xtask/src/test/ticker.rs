@@ -1,5 +1,5 @@
-//! How long the machine, or the guest, stood still: gaps of a ticking thread of the runner. A gap that a test's own watchdog tells counts only up to
-//! the longest gap here: a process that is stopped alone finds gaps too.
+//! Measures how long the machine or the guest stood still, by the gaps of a ticking thread of the runner. A gap that a test's own watchdog reports
+//! counts only up to the longest gap here: a test's process that alone was stopped has gaps too.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -18,7 +18,7 @@ impl Ticker {
     /// Begins to tick.
     pub(crate) fn start() -> Self {
         let (end, ended) = mpsc::channel();
-        // Counted from here on, not from the thread's first turn: a stand-still may come before that.
+        // The time counts from here and not from the thread's first turn, since the machine may stand still before that turn.
         let mut before = Instant::now();
         let thread = thread::spawn(move || {
             let mut longest = Duration::ZERO;
@@ -34,7 +34,7 @@ impl Ticker {
         Self { end, thread }
     }
 
-    /// Ends the thread. Gives the longest gap.
+    /// Ends the thread, and returns the longest gap.
     pub(crate) fn end(self) -> Duration {
         drop(self.end);
         self.thread.join().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Packages of a Debian suite, each trusted for the chain keyring -> InRelease -> Packages -> package.
+//! Fetches packages of a Debian suite. The keyring verifies InRelease, InRelease has the hash of Packages, and Packages has the hash of each package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::deb822::{self, Package, Paragraph};
 use super::mirror;
 use crate::process;
 
-/// apt's downloader: it knows the proxy and the certificates that apt is configured with.
+/// apt's downloader. It uses the proxy and the certificates of apt's configuration.
 const HELPER: &str = "/usr/lib/apt/apt-helper";
-/// The second one holds keys of suites that are archived.
+/// The keyrings. The second one has the keys of archived suites.
 const KEYRINGS: [&str; 2] =
     ["/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-removed-keys.gpg"];
 const PACKAGES: &str = "main/binary-amd64/Packages.xz";
 
-/// A suite whose index was fetched and verified.
+/// A suite with its fetched and verified index.
 #[derive(Debug)]
 pub(crate) struct Suite {
     root: String,
@@ -25,7 +25,7 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Fetches and verifies `suite`'s index from the first mirror that has it. `scratch` is a folder of ours.
+    /// Fetches the index of `suite` from the first mirror that has it, and verifies the index. `scratch` is a temporary folder.
     pub(crate) fn open(suite: &str, scratch: &Path) -> Result<Self> {
         let mut tried = Vec::new();
         for root in mirror::candidates()? {
@@ -50,7 +50,7 @@ impl Suite {
         Ok(Self { root: root.to_owned(), packages: deb822::packages(&text, "linux-") })
     }
 
-    /// `name` and all parts of the same build that it needs.
+    /// The package `name`, and all packages of the same build that it needs.
     pub(crate) fn closure(&self, name: &str) -> Result<Vec<&Package>> {
         let mut wanted = vec![name.to_owned()];
         let mut found: Vec<&Package> = Vec::new();
@@ -91,7 +91,10 @@ fn download(uri: &str, file: &Path) -> Result<()> {
     process::output(command.args(["download-file", uri]).arg(file)).map(drop)
 }
 
-/// The content of a suite's `InRelease`, where that is signed, of that suite and still valid.
+/// Fetches a suite's `InRelease` and returns its content.
+///
+/// # Errors
+/// Fails if the file is not signed by a trusted key, is of another suite, or is out of date.
 fn trusted(uri: &str, suite: &str, scratch: &Path, keyrings: &[&Path]) -> Result<Paragraph> {
     let signed = scratch.join("InRelease");
     download(uri, &signed)?;
@@ -99,7 +102,7 @@ fn trusted(uri: &str, suite: &str, scratch: &Path, keyrings: &[&Path]) -> Result
     verify(&signed, &plain, keyrings)?;
     let text = fs::read_to_string(&plain)?;
     let release = deb822::paragraphs(&text).into_iter().next().context("it is empty")?;
-    // Else a mirror could pass off another suite that is signed as well.
+    // Without this check a mirror could deliver another suite, which is signed too.
     if !["suite", "codename"].iter().any(|key| release.get(*key).is_some_and(|name| name == suite)) {
         bail!("it is of another suite");
     }
@@ -107,8 +110,8 @@ fn trusted(uri: &str, suite: &str, scratch: &Path, keyrings: &[&Path]) -> Result
     Ok(release)
 }
 
-/// Checks that the suite's `Valid-Until` is still to come. Else a mirror could hold back the replacement of a faulty package. Suites that no longer
-/// change have no such date.
+/// Checks that the suite's `Valid-Until` has not passed. Without this check a mirror could hold back the replacement of a faulty package. Suites
+/// that do not change any more have no such date.
 fn check_valid(release: &Paragraph) -> Result<()> {
     let Some(until) = release.get("valid-until") else { return Ok(()) };
     let printed = process::output(process::command("date").args(["--utc", "+%s", "--date", until]))?;
@@ -119,7 +122,7 @@ fn check_valid(release: &Paragraph) -> Result<()> {
     Ok(())
 }
 
-/// Writes the signed text, and nothing else, to `plain`.
+/// Verifies the signature, and writes the signed text, and nothing else, to `plain`.
 fn verify(signed: &Path, plain: &Path, keyrings: &[&Path]) -> Result<()> {
     let mut refused = Vec::new();
     for keyring in keyrings.iter().filter(|keyring| keyring.exists()) {
@@ -153,14 +156,14 @@ mod tests {
     const LASTING: &str = "Fri, 01 Jan 2100 00:00:00 UTC";
     const DEB: &str = "pool/l/linux-image.deb";
 
-    /// An archive on this machine with one package, and the keyring that is trusted.
+    /// An archive in a folder of this machine, with one package, and the trusted keyring.
     struct Archive {
         folder: PathBuf,
         release: String,
     }
 
     impl Archive {
-        /// Signed by a key of the keyring and valid until then.
+        /// Makes an archive that is signed by a key of the keyring, and valid until then.
         fn new(name: &str, until: &str) -> Result<Self> {
             let folder = format!("nodefence-archive-{name}-{}", std::process::id());
             let mut this = Self { folder: std::env::temp_dir().join(folder), release: String::new() };
@@ -222,14 +225,14 @@ mod tests {
             Suite::open_at(&root, "sid", &self.path("got"), &[&self.path("keyring")])
         }
 
-        /// The package, from the beginning.
+        /// Opens the archive and fetches the package.
         fn package(&self) -> Result<PathBuf> {
             let suite = self.open()?;
             let package = suite.closure("linux-image")?.remove(0);
             suite.fetch(package, &self.path("got"))
         }
 
-        /// Checks that the text is refused, with an error that names the file and says this.
+        /// Checks that the archive is refused, with an error that names the file and the reason.
         fn refused(&self, file: &str, why: &str) {
             let error = format!("{:#}", self.package().expect_err("refused"));
             assert!(error.contains(&format!("{}/{file}: ", self.folder.display())), "{error}");
@@ -239,7 +242,7 @@ mod tests {
 
     impl Drop for Archive {
         fn drop(&mut self) {
-            // Else its agent is there for a minute.
+            // Without this call gpg's agent would run for another minute.
             let _gone = process::output(
                 process::command("gpgconf").arg("--homedir").arg(self.path("gnupg")).args(["--kill", "all"]),
             );
@@ -258,7 +261,7 @@ mod tests {
     fn a_sound_archive_is_read() -> Result<()> {
         let archive = Archive::new("sound", LASTING)?;
         assert_eq!(fs::read_to_string(archive.package()?)?, "a package");
-        // Text behind the signed part counts for nothing.
+        // Text outside of the signed part is ignored.
         let text = fs::read_to_string(archive.path(SIGNED))?;
         fs::write(archive.path(SIGNED), format!("Suite: other\nCodename: other\n\n{text}"))?;
         assert_eq!(archive.open()?.packages.len(), 1);

@@ -1,4 +1,4 @@
-//! The half of `bench ipvs` that needs a kernel with IPVS: the release programs in one guest, whose figures come over its second serial line.
+//! The half of `bench ipvs` that needs a kernel with IPVS. One guest runs the release programs. Their figures come over its second serial line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use crate::workspace::Workspace;
 const SET: &str = "bench";
 /// The prefix of the line of figures (`bench/src/ipvs/mod.rs`).
 const FIGURES: &str = "@@figures ";
-/// The characters that begin a line on a terminal anew (`bench/src/progress.rs`).
+/// The characters that move a terminal back to the begin of the line and clear it (`bench/src/progress.rs`).
 const REWRITE: &str = "\r\x1b[K";
-/// Debian's stable kernel.
+/// The guest's kernel: that of Debian stable.
 const KERNEL: Kernel = Kernel::V6_12;
-/// A guest that takes longer hangs.
+/// The limit. A guest that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
-/// The programs that the guest runs, one after the other.
+/// The verbs that the guest runs, one after the other.
 const VERBS: [&str; 2] = ["ipvs-tables", "ipvs-sync"];
 
-/// Runs `programs[0]` in a guest that has all of `programs`, beside an API server that `host` runs; writes what it found, a JSON array, to `to`.
+/// Runs `programs[0]` in a guest that has all of `programs`, beside an API server that `host` runs. Writes the figures, a JSON array, to `to`.
 pub(crate) fn figures(
     workspace: &Workspace,
     programs: &[PathBuf],
@@ -88,7 +88,7 @@ pub(crate) fn figures(
     Ok(())
 }
 
-/// The guest's command.
+/// The guest's plan: a call for each verb.
 fn calls(program: &Path, quick: bool) -> Plan {
     let one = |verb: &str| {
         let arguments = [Some(verb), quick.then_some("--quick")].into_iter().flatten().map(str::to_owned);
@@ -110,7 +110,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes one line; gives the text for the person who watches.
+    /// Takes one line. Returns the text to print for the person who waits.
     fn line<'a>(&mut self, line: &'a str) -> Option<&'a str> {
         if let Some(figures) = line.strip_prefix(FIGURES) {
             self.figures.push(figures.to_owned());
@@ -118,14 +118,17 @@ impl Reader {
         }
         match plan::read(line).1 {
             Event::End(end) => self.ends.push(end),
-            // A line that was written over again and again ends with what it came to be.
+            // A line of progress was written over again and again. Its last text counts.
             Event::Line(line) if !line.starts_with(DONE) => return line.rsplit(REWRITE).next(),
             Event::Line(_) | Event::Begin | Event::Again(_) => {}
         }
         None
     }
 
-    /// The figures of all calls, where each ended well.
+    /// The figures of all calls.
+    ///
+    /// # Errors
+    /// Fails if a call failed or printed no figures.
     fn figures(self) -> Result<String> {
         let well = End::Code(Some(0));
         if let Some((verb, end)) = VERBS.iter().zip(&self.ends).find(|(_, end)| **end != well) {

@@ -1,4 +1,4 @@
-//! An initramfs: the newc cpio format (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! Writes an initramfs in the newc cpio format (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-/// The end of an archive: its last entry's name, and the bytes that fill up its last four bytes.
+/// The end of an archive: the name of its last entry, and the padding to a multiple of four bytes.
 pub(crate) const END: &[u8; 14] = b"TRAILER!!!\0\0\0\0";
 
-/// Writes one archive. Folders come into being with what lies in them; the first entry of a path wins.
+/// Writes one archive. An entry brings the folders above it. If a path is added twice, the first entry counts.
 #[derive(Debug)]
 pub(crate) struct Archive<W> {
     out: W,
@@ -28,7 +28,7 @@ impl<W: Write> Archive<W> {
         Self { out, written: BTreeSet::new(), inode: 0 }
     }
 
-    /// A folder, and those above it.
+    /// Adds a folder, and the folders above it.
     pub(crate) fn folder(&mut self, path: &str) -> io::Result<()> {
         let path = path.trim_matches('/');
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -38,26 +38,26 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// A file with these bytes.
+    /// Adds a file with these bytes.
     pub(crate) fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path.trim_matches('/'), REGULAR | (mode & 0o7777), bytes)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub(crate) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path.trim_matches('/'), LINK, target.as_bytes())
     }
 
-    /// A copy of a file of this machine, links followed.
+    /// Adds a copy of a file of this machine. Links are followed.
     pub(crate) fn copy(&mut self, path: &str, from: &Path) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         let mode = from.metadata()?.permissions().mode();
         Ok(self.file(path, mode, &bytes)?)
     }
 
-    /// A copy of a whole folder, links kept.
+    /// Adds a copy of a whole folder. Links stay links.
     pub(crate) fn tree(&mut self, path: &str, from: &Path) -> Result<()> {
         self.folder(path)?;
         let entries = fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
@@ -76,7 +76,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Ends the archive.
+    /// Writes the end of the archive.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.entry("TRAILER!!!", 0, &[])?;
         self.out.flush()
@@ -96,7 +96,7 @@ impl<W: Write> Archive<W> {
         self.inode += 1;
         let size = u32::try_from(bytes.len()).map_err(|_| io::Error::other(format!("{path}: over 4 GiB")))?;
         let name = u32::try_from(path.len() + 1).map_err(io::Error::other)?;
-        // magic, inode, mode, uid, gid, links, mtime, size, device (2), rdevice (2), name size, check
+        // The fields: magic, inode, mode, uid, gid, links, mtime, size, device (2), rdevice (2), name size, check.
         write!(self.out, "070701")?;
         for field in [self.inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0] {
             write!(self.out, "{field:08x}")?;
@@ -108,7 +108,7 @@ impl<W: Write> Archive<W> {
         self.pad(bytes.len())
     }
 
-    /// Headers and contents end at a multiple of four.
+    /// Pads to a multiple of four bytes, at which headers and contents must end.
     fn pad(&mut self, written: usize) -> io::Result<()> {
         self.out.write_all(&[0; 3][..(4 - written % 4) % 4])
     }
@@ -131,7 +131,7 @@ mod tests {
         let text = String::from_utf8_lossy(&bytes);
         let starts: Vec<usize> = text.match_indices("070701").map(|(at, _)| at).collect();
         assert!(starts.iter().all(|at| at % 4 == 0), "{starts:?}");
-        // usr, usr/bin, a, b, the link, the trailer
+        // The entries: usr, usr/bin, a, b, the link, the trailer.
         assert_eq!(starts.len(), 6);
         assert!(text.contains("000081ed"), "mode of a: {text}");
     }

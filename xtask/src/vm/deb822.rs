@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-/// One paragraph. Keys are lower case; continuation lines follow the first with a newline between.
+/// One paragraph. Keys are in lower case. A value of several lines has newlines between them.
 pub(crate) type Paragraph = HashMap<String, String>;
 
-/// Reads all paragraphs. Comment lines are left out; what is no field at all is ignored, as apt does.
+/// Reads all paragraphs. Comments, and lines that are no fields, are ignored, as apt does.
 pub(crate) fn paragraphs(text: &str) -> Vec<Paragraph> {
     let mut all = Vec::new();
     let mut current = Paragraph::new();
@@ -33,19 +33,19 @@ pub(crate) fn paragraphs(text: &str) -> Vec<Paragraph> {
     all
 }
 
-/// A package of a `Packages` index, as far as it matters here.
+/// A package of a `Packages` index, with the fields that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// Path below the mirror's root.
+    /// The path below the mirror's root.
     pub(crate) filename: String,
     pub(crate) sha256: String,
-    /// Packages it needs in exactly one version: the other parts of the same build.
+    /// The packages that it needs in exactly one version. They are parts of the same build.
     pub(crate) siblings: Vec<String>,
 }
 
-/// The packages of an index whose name starts with `prefix`; the index has 60,000 of them, so others are not even parsed.
+/// The packages of an index whose names start with `prefix`. The index has 60,000 packages, so the others are not parsed.
 pub(crate) fn packages(index: &str, prefix: &str) -> HashMap<String, Package> {
     let mut found: HashMap<String, Package> = HashMap::new();
     for text in index.split("\n\n") {
@@ -61,14 +61,14 @@ pub(crate) fn packages(index: &str, prefix: &str) -> HashMap<String, Package> {
             };
             let siblings = take("depends").map(|depends| exact(&depends)).unwrap_or_default();
             let package = Package { name: name.clone(), version, filename, sha256, siblings };
-            // An index may list several versions; apt would take the newest, which comes last where both are sorted.
+            // An index may list several versions. apt takes the newest, which is last in a sorted index.
             found.insert(name, package);
         }
     }
     found
 }
 
-/// Names of a `Depends` value that are bound to one version: `name (= version)`.
+/// The names in a `Depends` value that are bound to one version: `name (= version)`.
 fn exact(depends: &str) -> Vec<String> {
     depends
         .split(',')
@@ -78,7 +78,7 @@ fn exact(depends: &str) -> Vec<String> {
         .collect()
 }
 
-/// `SHA256` of a file named in a `Release` file.
+/// The SHA256 of a file that a `Release` file names.
 pub(crate) fn release_hash(release: &Paragraph, file: &str) -> Option<String> {
     release.get("sha256")?.lines().find_map(|line| {
         let mut words = line.split_whitespace();

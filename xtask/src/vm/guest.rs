@@ -1,4 +1,4 @@
-//! The guest's user space: this machine's own programs with their libraries, the tests, and this program as the init that runs them.
+//! The guest's user space: this machine's programs with their libraries, the tests, and this program as the init that runs the tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,11 +49,12 @@ const PROGRAMS: &[&str] = &[
     "bash",
 ];
 
-/// Files and folders of this machine that those programs read, where they exist.
+/// Files and folders of this machine that these programs read. Missing ones are left out.
 const DATA: &[&str] =
     &["/etc/iproute2", "/usr/share/iproute2", "/etc/protocols", "/etc/services", "/etc/ethertypes"];
 
-/// Writes the part of the initramfs that is the same for every guest: this machine's programs, the libraries of those and of `ours`, and `plans`, by name.
+/// Writes the part of the initramfs that is the same for every guest: this machine's programs, the libraries of these and of `ours`, and each of
+/// `plans` under its name.
 pub(super) fn write<'a>(
     file: &Path,
     ours: impl IntoIterator<Item = &'a PathBuf>,
@@ -87,14 +88,14 @@ pub(super) fn write<'a>(
     }
     let mut libraries = BTreeSet::new();
     for name in PROGRAMS {
-        // setup has installed what a test cannot do without.
+        // A missing program is left out: setup has installed all programs that tests need.
         let Some(path) = process::find(name) else { continue };
         let folder =
             if path.starts_with("/usr/sbin") || path.starts_with("/sbin") { "usr/sbin" } else { "usr/bin" };
         archive.copy(&format!("{folder}/{name}"), &path)?;
         libraries.extend(needed(&path)?);
     }
-    // iptables loads its matches and targets at run time, from a folder beside its libraries.
+    // iptables loads its matches and targets at run time from a folder beside its libraries.
     let plugins: Vec<PathBuf> = libraries
         .iter()
         .filter_map(|library| library.parent())
@@ -139,7 +140,7 @@ pub(super) fn write<'a>(
     Ok(())
 }
 
-/// Writes a part of the initramfs with programs of `cargo xtask assets`, where tests look for them.
+/// Writes a part of the initramfs with programs of `cargo xtask assets`, at the paths at which tests look for them.
 pub(super) fn write_assets(file: &Path, programs: &[PathBuf]) -> Result<()> {
     let mut archive = Archive::new(BufWriter::new(fs::File::create(file)?));
     for program in programs {
@@ -150,31 +151,31 @@ pub(super) fn write_assets(file: &Path, programs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// This program, which is the guest's first process.
+/// The path of this program, which is the guest's first process.
 pub(super) fn init() -> Result<PathBuf> {
     std::env::current_exe().context("where this program lies")
 }
 
-/// The place of our programs in a guest whose first process is `init`.
+/// The paths of our programs in a guest whose first process is `init`.
 pub(super) fn places(init: &Path) -> impl Fn(&Path) -> PathBuf {
     move |program| if program == init { PathBuf::from("init") } else { at(program) }
 }
 
-/// The place of one of our executables in the guest.
+/// The path of one of our executables in the guest.
 pub(super) fn at(program: &Path) -> PathBuf {
     Path::new(plan::FOLDER).join(program.file_name().unwrap_or_default())
 }
 
-/// A host path in the guest, whose `/lib` is a link to `/usr/lib`.
+/// The path in the guest for a path of the host. The guest's `/lib` is a link to `/usr/lib`.
 fn inside(path: &Path) -> String {
     let path = path.to_string_lossy();
     let path = path.trim_start_matches('/');
     if path.starts_with("lib") { format!("usr/{path}") } else { path.to_owned() }
 }
 
-/// The shared libraries of a program, the loader among them.
+/// The shared libraries of a program, the loader included.
 fn needed(program: &Path) -> Result<Vec<PathBuf>> {
-    // ldd fails on a static executable, which needs none.
+    // ldd fails for a static executable, which needs no libraries.
     let printed = process::output(process::command("ldd").arg(program)).unwrap_or_default();
     Ok(libraries(&printed))
 }

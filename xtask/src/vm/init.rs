@@ -1,6 +1,6 @@
-//! The guest's first process: this program, copied into the initramfs. It mounts the usual filesystems, loads modules that rarely load by
-//! themselves, runs the plan that the kernel's command line names, and powers off. The second serial line carries results alone; the first one
-//! carries the kernel's messages and our own.
+//! The guest's first process: this program, copied into the initramfs. It mounts the usual filesystems, loads modules that the kernel rarely loads
+//! by itself, runs the plan that the kernel's command line names, and powers off. The second serial line carries only results. The first one
+//! carries the kernel's messages and ours.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,16 +15,16 @@ use super::plan::{self, PARAMETER, Plan, VARIABLE, Work};
 use crate::process;
 use crate::test::job::{End, Event};
 
-/// The line that takes the plan's results.
+/// The serial line for the plan's results.
 const RESULTS: &str = "/dev/ttyS1";
 const BUSYBOX: &str = "/usr/bin/busybox";
-/// The folder of busybox's own programs, for those that the machine's programs lack.
+/// The folder of busybox's programs. They stand in for programs that the machine lacks.
 const APPLETS: &str = "/opt/busybox";
 const PATH: &str = "/usr/sbin:/usr/bin:/opt/busybox";
-/// The argument with which the first process starts the process that runs the plan.
+/// The argument of the process that runs the plan.
 const RUN: &str = "run-plan";
 
-/// Mounts: the filesystem's type, and the place.
+/// The mounts: the type of the filesystem, and the place.
 const MOUNTS: [(&str, &str); 11] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -73,15 +73,15 @@ const MODULES: [&str; 32] = [
     "virtio_net",
     "vmxnet3",
 ];
-/// The modules that kube-proxy's IPVS mode loads. They are loaded only when needed: where IPVS is loaded an agent probes it at every start.
+/// The modules that kube-proxy's IPVS mode loads. They are loaded only when needed, since an agent probes a loaded IPVS at every start.
 const IPVS: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
 
-/// Whether this process is a guest's first one, or was started by it.
+/// Whether this process is a guest's first process, or the process that runs the plan.
 pub(crate) fn is_meant() -> bool {
     std::process::id() == 1 || std::env::args().nth(1).as_deref() == Some(RUN)
 }
 
-/// Does the guest's work. The first process only reaps orphans.
+/// Does the guest's work. The first process itself only sets up the guest and reaps orphans.
 pub(crate) fn main() -> ExitCode {
     if std::process::id() != 1 {
         return match run() {
@@ -100,11 +100,12 @@ pub(crate) fn main() -> ExitCode {
             eprintln!("init: {error:#}");
         }
     }
-    // The kernel panics where its first process ends, which ends the guest as well.
+    // The kernel panics if its first process ends. That ends the guest too.
     ExitCode::FAILURE
 }
 
-/// Runs the plan in a process of its own, and reaps orphans until that process ends: tests look for processes that have ended.
+/// Runs the plan in a process of its own, and reaps orphans until that process ends. Tests wait for processes to disappear, so orphans must be
+/// reaped.
 fn run_beside() -> Result<()> {
     let mut command = command("/proc/self/exe")?;
     let child = command.arg(RUN).spawn().context("cannot start the process that runs the plan")?;
@@ -118,7 +119,7 @@ fn set_up() -> Result<()> {
     run_to_end(Command::new(BUSYBOX).args(["--install", "-s", APPLETS]))?;
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place).with_context(|| format!("cannot create {place}"))?;
-        // Not each kernel has each module: a test that needs one says so.
+        // Not every kernel has every filesystem. A test that needs a missing one fails and says so.
         if let Err(error) = run_to_end(Command::new(BUSYBOX).args(["mount", "-t", kind, kind, place])) {
             eprintln!("init: {error:#}");
         }
@@ -127,11 +128,11 @@ fn set_up() -> Result<()> {
     load(&MODULES)?;
     call(&["ip", "link", "set", "lo", "up"])?;
     if parameters()?.iter().any(|(name, _)| name == "NODEFENCE_API_SERVER") {
-        // QEMU's own network: the host is .2, and no other machine is there.
+        // This is QEMU's user network. The host is .2, and there is no other machine.
         call(&["ip", "link", "set", "eth0", "up"])?;
         call(&["ip", "address", "add", "10.0.2.15/24", "dev", "eth0"])?;
     }
-    // By default the table's size follows from the guest's little memory.
+    // The table's default size follows from the guest's memory, which is small.
     fs::write("/proc/sys/net/netfilter/nf_conntrack_max", "1048576").context("nf_conntrack_max")?;
     call(&["stty", "-F", RESULTS, "raw", "-echo"])
 }
@@ -145,7 +146,7 @@ fn load(modules: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The variables on the kernel's command line.
+/// The variables that the kernel's command line sets.
 fn parameters() -> Result<Vec<(String, String)>> {
     let line = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     Ok(variables(&line))
@@ -159,7 +160,7 @@ fn variables(line: &str) -> Vec<(String, String)> {
     line.split_whitespace().filter_map(ours).collect()
 }
 
-/// A program with the guest's environment.
+/// A command with the guest's environment.
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
     let mut command = Command::new(program);
     command.env("PATH", PATH).env("HOME", "/root").env("TMPDIR", "/tmp").env("RUST_BACKTRACE", "1");
@@ -172,7 +173,7 @@ fn call(words: &[&str]) -> Result<()> {
     run_to_end(command(program)?.args(arguments))
 }
 
-/// Runs a program to its end.
+/// Runs a program to its end. Fails if the program fails.
 fn run_to_end(program: &mut Command) -> Result<()> {
     let status = program.status();
     let status = status.with_context(|| format!("cannot start {}", process::line(program)))?;
@@ -195,7 +196,7 @@ fn run() -> Result<()> {
         if ipvs {
             load(&IPVS)?;
         }
-        // A failure of this line cannot be reported: the host misses the expected results.
+        // An error is ignored, since it cannot be reported. The host notices the missing results.
         let mut on_event = |event: Event<'_>| drop(writeln!(results, "{}", plan::line(title, event)));
         let with = |program: &Path, arguments: &[String]| {
             let mut command = process::command(Path::new("/").join(program));
@@ -206,7 +207,7 @@ fn run() -> Result<()> {
             Work::Tests(job) => job.run(|| with(&job.program, &[]), on_event)?,
             Work::Program { program, arguments, .. } => {
                 on_event(Event::Begin);
-                // Its own limit is its host's.
+                // The host has the real limit.
                 let limit = std::time::Duration::from_secs(24 * 3600);
                 let ended = process::stream(&mut with(program, arguments), limit, |line| {
                     on_event(Event::Line(line))

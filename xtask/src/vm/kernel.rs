@@ -1,4 +1,4 @@
-//! The kernels of the matrix: found in Debian's suites, unpacked once, kept in a cache outside the clone.
+//! The kernels of the matrix. They come from Debian's suites, are unpacked once, and stay in a cache outside the clone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,37 +26,38 @@ pub(crate) enum Kernel {
     /// Debian 13.
     #[value(name = "6.12")]
     V6_12,
-    /// The newest one: Debian unstable, or what is backported from there.
+    /// The newest kernel: that of Debian unstable, or a backport of it.
     #[value(name = "latest")]
     Latest,
 }
 
-/// The package that follows the newest build of the cloud flavour in its suite: smaller than the generic flavour, with the same networking.
+/// The package that depends on the newest build of the cloud flavour in its suite. This flavour is smaller than the generic one, and has the same
+/// networking.
 const PACKAGE: &str = "linux-image-cloud-amd64";
-/// To be raised when the files made of a package change, so that older ones are made anew.
+/// Raise this number when the files that are made from a package change. Older files are then made anew.
 const FORMAT: u32 = 3;
-/// How long a resolved version is taken as current.
+/// How long a version counts as current after it was looked up.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 
-/// A kernel that can boot.
+/// A kernel that is ready to boot.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
-    /// As `uname -r` gives it.
+    /// The release, as `uname -r` prints it.
     pub(crate) release: String,
     pub(crate) image: PathBuf,
-    /// Its modules, as an initramfs to be put behind another.
+    /// The modules, as a part of an initramfs.
     pub(crate) modules: PathBuf,
 }
 
 impl Kernel {
-    /// The first of the matrix.
+    /// The oldest kernel of the matrix.
     pub(crate) const OLDEST: Self = Self::V5_10;
-    /// The last one.
+    /// The newest kernel of the matrix.
     pub(crate) const NEWEST: Self = Self::Latest;
     /// The whole matrix.
     pub(crate) const ALL: [Self; 4] = [Self::V5_10, Self::V6_1, Self::V6_12, Self::Latest];
 
-    /// As on the command line.
+    /// The kernel's name on the command line.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::V5_10 => "5.10",
@@ -66,28 +67,28 @@ impl Kernel {
         }
     }
 
-    /// Suites that carry it, first choice first.
+    /// The suites that have the kernel. The first choice is first.
     fn suites(self) -> &'static [&'static str] {
         match self {
             Self::V5_10 => &["bullseye"],
             Self::V6_1 => &["bookworm"],
             Self::V6_12 => &["trixie", "bookworm-backports"],
-            // A mirror whose copy of sid is out of date is refused; the newest backports come from there.
+            // If a mirror's copy of sid is out of date, it is refused. The newest backports then serve.
             Self::Latest => &["sid", "trixie-backports"],
         }
     }
 
-    /// Whether a release is of this line.
+    /// Whether a release belongs to this kernel line.
     fn fits(self, release: &str) -> bool {
         self == Self::Latest || release.strip_prefix(self.label()).is_some_and(|rest| rest.starts_with('.'))
     }
 
-    /// Takes the kernel from the cache, or fetches it. A version that was resolved less than a day ago is used without asking the mirror. When the
-    /// mirror cannot be reached, an older version is used.
+    /// Takes the kernel from the cache, or fetches it. If the version was looked up less than a day ago, the mirror is not contacted. If the mirror
+    /// cannot be reached, an older version from the cache is used.
     pub(crate) fn prepare(self) -> Result<Prepared> {
         let folder = cache::folder()?.join("kernels").join(self.label());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        // Two guests of one kernel boot at once.
+        // Guests of one kernel may boot at the same time. The lock lets one of them fetch it.
         let busy = format!("{}: somebody else fetches this kernel: waiting", self.label());
         let _one = cache::lock(&folder.join("lock"), &busy)?;
         let current = folder.join("current");
@@ -159,8 +160,8 @@ impl Kernel {
     }
 }
 
-/// Takes the image, the modules that the guest needs (uncompressed: its modprobe may know no xz) and the release out of an
-/// unpacked package tree.
+/// Takes the image, the release, and the modules that the guest needs from an unpacked package tree. The modules are uncompressed, since the guest's
+/// modprobe may not know xz.
 fn make(tree: &Path, made: &Path) -> Result<()> {
     let modules_home = ["usr/lib/modules", "lib/modules"]
         .iter()
@@ -173,7 +174,7 @@ fn make(tree: &Path, made: &Path) -> Result<()> {
         .file_name();
     let release = release.into_string().ok().context("a kernel release that is no UTF-8")?;
     let home = modules_home.join(&release);
-    // Before 7.x the image lies in /boot.
+    // Packages before 7.x have the image in /boot.
     let image = [tree.join("boot").join(format!("vmlinuz-{release}")), home.join("vmlinuz")];
     let image = image.iter().find(|path| path.is_file()).context("no vmlinuz in the packages")?;
     fs::copy(image, made.join("vmlinuz"))?;
@@ -212,7 +213,7 @@ fn depmod(root: &Path, release: &str) -> Result<()> {
     process::output(process::command("depmod").arg("-b").arg(root).arg(release)).map(drop)
 }
 
-/// A build in the cache, if nothing of it is missing or was changed.
+/// Loads a build from the cache. `None` if a file is missing or was changed.
 fn load(home: &Path) -> Option<Prepared> {
     let release = fs::read_to_string(home.join("release")).ok()?;
     let image = home.join("vmlinuz");

@@ -13,20 +13,20 @@ use crate::assets;
 use crate::test::executables::Built;
 use crate::workspace::Workspace;
 
-/// The program, of the tests' own, that runs QEMU.
+/// The program that runs QEMU beside an API server. It is one of the tests' own programs.
 pub(crate) const HOST: &str = "nodefence-kube-host";
-/// QEMU's user network: its host is the namespace's loopback. `tests/src/kube/control.rs` has the server's port.
+/// The server's address in QEMU's user network, where the host is the namespace's loopback. `tests/src/kube/control.rs` has the port.
 pub(super) const API_SERVER: &str = "10.0.2.2:6443";
 
-/// The files that such a guest needs beside the others' files.
+/// The files that a guest beside an API server needs, and other guests do not.
 pub(super) struct Parts<'a> {
-    /// Part of the initramfs with kube-proxy; removed with this.
+    /// The part of the initramfs with kube-proxy. It is removed when this value is dropped.
     file: PathBuf,
     host: &'a Path,
 }
 
 impl<'a> Parts<'a> {
-    /// Makes them ready, in `folder`.
+    /// Makes the files in `folder`.
     pub(super) fn new(workspace: &Workspace, built: &'a Built, folder: &Path) -> Result<Self> {
         let host = built.programs.iter().find(|program| program.ends_with(HOST));
         let host = host.with_context(|| format!("cargo has not built {HOST}"))?;
@@ -42,13 +42,13 @@ impl Drop for Parts<'_> {
     }
 }
 
-/// The guest's card, which leads to the host alone.
+/// QEMU's options for the guest's network card, which leads to the host only.
 pub(super) fn wire() -> [String; 4] {
     ["-netdev", "user,id=host", "-device", "virtio-net-pci,netdev=host"].map(str::to_owned)
 }
 
 impl Parts<'_> {
-    /// Boots a guest beside an API server of its own, which lives as long as the guest.
+    /// Boots a guest beside an API server of its own. The server runs as long as the guest.
     pub(super) fn run(
         &self,
         matrix: &Matrix<'_>,

@@ -1,4 +1,4 @@
-//! The boot of a guest, and its results: shared by guests alone, beside an API server and in pairs.
+//! Boots a guest, and collects its results. Single guests, guests beside an API server and pairs share this code.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,23 +20,23 @@ use crate::test::local::{FUZZ_COUNT, FUZZ_SHORT, LONG};
 use crate::test::table::Kind;
 use crate::test::tally::Stage;
 
-/// How long a guest may take to boot and to end, beside the time of its executables.
+/// How long a guest may take to boot and to end, in addition to the time of its executables.
 const BOOT: Duration = Duration::from_secs(10 * 60);
-/// The name of a guest's start among the executables that it runs.
+/// The name under which a guest's start is listed among its executables.
 const BOOTED: &str = "the guest's start";
-/// The name of stages of guests beside an API server.
+/// The prefix of the names of stages with guests beside an API server.
 const KUBE: &str = "vm kube";
 
-/// The wanted part of the matrix, and its options.
+/// Which part of the matrix to run, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Empty for all.
+    /// The kernels. Empty: all kernels.
     pub(crate) kernels: Vec<Kernel>,
-    /// Keep logs and initramfs also of a run that passed.
+    /// Whether to keep the logs and the initramfs also if all tests passed.
     pub(crate) keep: bool,
-    /// libtest's threads in a guest where they are not for the table to say.
+    /// The number of libtest's threads in guests that may run several tests at once.
     pub(crate) threads: usize,
-    /// With kube-proxy's and the kernel's own periods in place of shorter ones.
+    /// Whether to use kube-proxy's and the kernel's own periods instead of shorter ones.
     pub(crate) long: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Guest {
     pub(super) kernel: Kernel,
     pub(super) kind: Kind,
     pub(super) jobs: Vec<Job>,
-    /// Whether it is beside an API server.
+    /// Whether the guest runs beside an API server.
     pub(super) api_server: bool,
 }
 
@@ -67,7 +67,7 @@ impl Guest {
         self.name().replace(' ', "-")
     }
 
-    /// When it hangs.
+    /// The limit. A guest that takes longer hangs.
     fn limit(&self) -> Duration {
         // Each executable may be run a second time.
         BOOT + Duration::from_millis(self.jobs.iter().map(|job| 2 * job.limit_ms).sum())
@@ -84,7 +84,7 @@ impl Guest {
     }
 }
 
-/// The stage, or one that failed for what kept it from being run.
+/// The stage. If it could not be run: a failed stage with the reason.
 pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
     stage.unwrap_or_else(|error| {
         let error = format!("{error:#}");
@@ -95,18 +95,18 @@ pub(super) fn or_failed(name: String, stage: Result<Stage>) -> Stage {
     })
 }
 
-/// The shared parts of all guests of one call.
+/// What all guests of one call share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub(super) base: &'a Path,
-    /// Programs of ours that every guest has.
+    /// Our programs that every guest has.
     pub(super) everywhere: &'a [&'a PathBuf],
     pub(super) packed: &'a Packed,
     pub(super) folder: &'a Path,
     pub(super) options: &'a Options,
 }
 
-/// The parts that one guest alone has.
+/// What one guest alone has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Boot<'a> {
     pub(super) parameters: &'a str,
@@ -116,7 +116,7 @@ pub(super) struct Boot<'a> {
     /// More parts of the initramfs.
     pub(super) parts: &'a [&'a Path],
     pub(super) network: &'a [String],
-    /// Runs QEMU in its place.
+    /// The program that runs QEMU. `None`: QEMU is started directly.
     pub(super) host: Option<&'a Path>,
 }
 
@@ -126,13 +126,13 @@ impl<'a> Boot<'a> {
     }
 }
 
-/// A guest that came to its end, or did not.
+/// The outcome of a guest's run.
 pub(super) struct Ran {
     label: String,
     reader: verdict::Reader,
     log: PathBuf,
     ended: qemu::Ended,
-    /// How long it took to start, and how long each executable ran.
+    /// How long the guest took to start, and how long each executable ran.
     files: Vec<(String, Duration)>,
 }
 
@@ -153,13 +153,13 @@ impl Matrix<'_> {
             host: boot.host,
         };
         let mut reader = verdict::Reader::default();
-        // The first executable begins once the guest is up: until then it boots.
+        // The time until the first executable begins is the guest's start.
         let mut begun = Instant::now();
         let mut files = Vec::new();
         let log = self.folder.join(format!("{label}.log"));
         let mut out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let ended = guest.boot(boot.limit, |line| {
-            // Printed as it comes, for the person who watches.
+            // An error is ignored: a full disk costs only the log.
             let _full_disk = writeln!(out, "{line}");
             match reader.line(line) {
                 Some(Told::Begun) => {
@@ -181,7 +181,7 @@ impl Matrix<'_> {
         Ok(Ran { label: label.to_owned(), reader, log, ended, files })
     }
 
-    /// Adds a guest's results to `stage`; keeps its logs where something failed.
+    /// Adds a guest's results to `stage`. Keeps the guest's logs if something failed.
     pub(super) fn judge(&self, ran: &Ran, jobs: &[Job], stage: &mut Stage) -> Result<()> {
         let Ran { label, reader, log, ended, files } = ran;
         stage.files.extend(files.iter().cloned());

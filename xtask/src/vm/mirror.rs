@@ -1,4 +1,4 @@
-//! Which Debian mirror: the one that this system's apt is configured with. No host name stands in the source.
+//! Finds the Debian mirrors of apt's configuration on this system. No mirror's name stands in the source.
 
 use std::env;
 use std::fs;
@@ -8,10 +8,10 @@ use anyhow::{Result, bail};
 
 use super::deb822;
 
-/// Overrides what apt is configured with; for systems that are no Debian.
+/// The variable that overrides apt's configuration. It is for systems without apt.
 pub(crate) const VARIABLE: &str = "NODEFENCE_DEBIAN_MIRROR";
 
-/// Roots (the folder that holds `dists/`) to try for any suite, the configured ones first.
+/// The mirrors' roots to try for any suite. A root is the folder that has `dists/`. The configured roots are first.
 pub(crate) fn candidates() -> Result<Vec<String>> {
     if let Some(mirror) = env::var(VARIABLE).ok().filter(|mirror| !mirror.is_empty()) {
         return Ok(with_archives(vec![mirror]));
@@ -34,7 +34,7 @@ pub(crate) fn candidates() -> Result<Vec<String>> {
     if roots.is_empty() {
         bail!("no Debian mirror in /etc/apt/sources.list or sources.list.d; name one in {VARIABLE}");
     }
-    // A security archive holds no kernel of its own suite name.
+    // A security archive has no kernel in a suite of this name, so it is tried last.
     roots.sort_by_key(|uri| uri.contains("security"));
     Ok(with_archives(roots))
 }
@@ -51,7 +51,7 @@ fn source_files(etc: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// `mirror+file:` names a file with one mirror a line, as Debian's cloud images have it.
+/// The mirrors that a URI stands for. `mirror+file:` names a file with a mirror on each line, as in Debian's cloud images.
 fn resolve(uri: &str) -> Vec<String> {
     let Some(file) = uri.strip_prefix("mirror+file:") else { return vec![uri.to_owned()] };
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -79,7 +79,7 @@ fn from_one_line(text: &str) -> Vec<String> {
             continue;
         };
         let rest = rest.trim_start();
-        // Options stand in brackets before the URI.
+        // Options may stand in brackets before the URI.
         let rest = match rest.strip_prefix('[') {
             Some(options) => options.split_once(']').map_or("", |(_, rest)| rest),
             None => rest,
@@ -94,7 +94,7 @@ fn plain(uri: &str) -> Option<String> {
     known.then(|| uri.trim_end_matches('/').to_owned())
 }
 
-/// Behind the mirrors, the places where an old suite lies once it has left them: a sibling folder, a sibling host.
+/// Appends the places of archived suites to the mirrors: a sibling folder and a sibling host of each mirror.
 fn with_archives(mut roots: Vec<String>) -> Vec<String> {
     let archives: Vec<String> = roots.iter().flat_map(|root| archives(root)).collect();
     for archive in archives {

@@ -1,4 +1,4 @@
-//! `vm-test`: the tests on other kernels, in QEMU.
+//! `vm-test`: runs the tests on other kernels, in QEMU.
 
 mod archive;
 mod bench;
@@ -41,13 +41,13 @@ use crate::test::tally::Stage;
 use crate::workspace::Workspace;
 use crate::{cache, process, setup};
 
-/// libtest's threads in a guest: tests wait for much of their time, so that one alone would leave its processor idle.
+/// The number of libtest's threads in a guest. Tests wait for much of their time, and one test alone would leave the processor idle.
 pub(crate) const THREADS: usize = 2;
-/// How many guests without timed tests run at the same time. Under TCG each keeps one processor busy. With a third guest on two processors, even
-/// one that mostly waits, the others stand still for longer than leases last.
+/// How many guests without timed tests run at the same time. Under TCG each guest keeps one processor busy. If a third guest runs on two processors,
+/// the others stand still for longer than leases last, even if the third one mostly waits.
 const AT_ONCE: usize = 2;
 
-/// The verb by itself.
+/// Runs the verb `vm-test`.
 pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>) -> Result<ExitCode> {
     let started = Instant::now();
     table::is_complete(&workspace.root.join("tests/tests"))?;
@@ -64,8 +64,8 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options, test: Option<&str>)
     results::finish(workspace, &stages, started)
 }
 
-/// Runs the guests of all kernels: first those that may run beside another one, then those with timed tests and the pairs, one at a time. Gives no
-/// stage where no test is wanted.
+/// Runs the guests of all kernels. Guests that may run beside another one come first. Guests with timed tests, and pairs, follow one at a time.
+/// Returns no stage if no test is to run.
 pub(crate) fn matrix(
     workspace: &Workspace,
     built: &Built,
@@ -80,7 +80,7 @@ pub(crate) fn matrix(
     }
     let folder = workspace.target.join("vm-test");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    // Guests of another run would lie in the same files.
+    // Guests of two runs would use the same files, so one run waits for the other.
     let lock = folder.join("lock");
     let _lock = cache::lock(&lock, "another run boots guests from this target folder: waiting for it")?;
     let started = Instant::now();
@@ -108,7 +108,7 @@ pub(crate) fn matrix(
     stages.extend(queue::run(&alone, 1, run));
     process::check_interrupt()?;
     if !options.keep {
-        // Results count, whatever files remain.
+        // An error is ignored: a file that remains does not change the results.
         let _leftover = fs::remove_file(&base);
     }
     Ok(stages)
@@ -120,7 +120,7 @@ fn guests(plan: &Plan<'_>, kernel: Kernel, options: &Options) -> Vec<Guest> {
         let api_server = rows.iter().any(|row| row.file.is_some_and(|file| file.needs_kube_proxy()));
         let threads = match kind {
             Kind::Plain | Kind::Pair => options.threads,
-            // They share the server, or the time.
+            // Tests here share the API server, or check times, so they run one after the other.
             Kind::Kube | Kind::Timed | Kind::TimedKube => 1,
         };
         let job = |row: crate::test::plan::Planned<'_>| Job { threads: Some(threads), ..row.job };

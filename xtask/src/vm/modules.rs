@@ -1,8 +1,8 @@
-//! Which of a kernel's modules go into the guest: those of networking, and what they need.
+//! Selects the modules of a kernel that the guest gets: those of networking, and the modules that these need.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Folders below `/lib/modules/VERSION/` taken as a whole.
+/// The folders below `/lib/modules/VERSION/` of which all modules are taken.
 const FOLDERS: &[&str] = &[
     "kernel/net/8021q/",
     "kernel/net/bridge/",
@@ -22,7 +22,7 @@ const FOLDERS: &[&str] = &[
     "kernel/drivers/net/geneve",
 ];
 
-/// Single modules, by name.
+/// Other modules that are taken, by name.
 const NAMES: &[&str] = &[
     "veth",
     "vxlan",
@@ -42,7 +42,7 @@ const NAMES: &[&str] = &[
     "crct10dif_generic",
 ];
 
-/// Reads `modules.dep` (`path: path path`) and gives the paths to take, each with what it needs.
+/// Reads `modules.dep` (lines of `path: path path`), and returns the paths of the modules to take, and of the modules that these need.
 pub(crate) fn select(modules_dep: &str) -> BTreeSet<String> {
     let needs: HashMap<&str, Vec<&str>> = modules_dep
         .lines()

@@ -1,5 +1,5 @@
-//! Programs of ours as parts of the initramfs, each a part of its own. A guest gets only the programs that it runs, and a program that was not built
-//! anew since is packed already.
+//! Packs our programs for the initramfs, each as a part of its own. So a guest gets only the programs that it runs, and a program is packed again
+//! only after it was built anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,19 +16,19 @@ use crate::process;
 use crate::say::say;
 use crate::test::tally::Stage;
 
-/// Below the folder of guests.
+/// The name of the folder of parts, below the folder of guests.
 const FOLDER: &str = "packed";
-/// A prefix that no part's name has.
+/// The prefix of unfinished parts. No part's name has it.
 const ASIDE: &str = ".aside-";
 
-/// Which part has a program.
+/// The part of each program.
 #[derive(Debug)]
 pub(super) struct Packed {
     parts: BTreeMap<PathBuf, PathBuf>,
 }
 
-/// Packs programs, as many at once as there are processors. `folder`: of the guests, where parts are kept; `place`: where a program lies in a guest. The stage
-/// has the time that it took since `started`.
+/// Packs programs, as many at once as there are processors. `folder`: the folder of guests, which stores the parts. `place`: the path of a program in a
+/// guest. The stage has the time since `started`.
 pub(super) fn pack<'a>(
     folder: &Path,
     programs: impl IntoIterator<Item = &'a PathBuf>,
@@ -51,7 +51,7 @@ pub(super) fn pack<'a>(
     say!("packing for the guests: {note}");
     let queue = Mutex::new(missing.into_iter());
     let work = |number: usize| -> Result<()> {
-        // The lock is held while one is taken, not while it is packed.
+        // The lock is held while a program is taken, and not while it is packed.
         let next = || queue.lock().ok()?.next();
         while let Some((program, part)) = next() {
             let aside = folder.join(format!("{ASIDE}{number}"));
@@ -71,14 +71,15 @@ pub(super) fn pack<'a>(
 }
 
 impl Packed {
-    /// The part with a program.
+    /// The part that has a program.
     pub(super) fn part(&self, program: &Path) -> Result<&Path> {
         let part = self.parts.get(program);
         part.map(PathBuf::as_path).with_context(|| format!("{} was not packed", program.display()))
     }
 }
 
-/// The place of a program's part. A program that was built anew has another part: cargo, too, takes a file of the same age and length for unchanged.
+/// The path of a program's part. Time and length of the program are in the name: a program that was built anew has another part. cargo, too, takes a
+/// file with the same time and length for unchanged.
 fn part(folder: &Path, program: &Path) -> Result<PathBuf> {
     let meta = program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
     let built = meta.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();
@@ -91,7 +92,7 @@ fn stem(program: &Path) -> String {
     format!("{}.", program.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Whether a part is there to its end: a machine that stopped may have left half of one.
+/// Whether a part is complete. A machine that stopped may have left half of one.
 fn is_whole(part: &Path) -> bool {
     let mut end = [0; cpio::END.len()];
     let back = i64::try_from(end.len()).unwrap_or_default();
@@ -105,7 +106,7 @@ fn is_whole(part: &Path) -> bool {
 /// Packs one program, and removes its older parts.
 fn one(program: &Path, place: &Path, aside: &Path, part: &Path) -> Result<()> {
     let stripped = aside.with_extension("stripped");
-    // `[profile.dev]` leaves no debug information in. Where a build is told otherwise, it is nine tenths of a test's bytes.
+    // A build of `[profile.dev]` has no debug information. If a build is set to have it, it is nine tenths of a test's bytes.
     process::run(process::command("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(program))?;
     let mut archive = Archive::new(BufWriter::new(File::create(aside)?));
     archive.copy(&place.to_string_lossy(), &stripped)?;
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::cache::Scratch;
 
-    /// Packs a program; the part and how many were packed anew.
+    /// Packs a program. Returns its part, and the stage's note, which says how many programs were packed anew.
     fn packed(folder: &Path, program: &PathBuf) -> (PathBuf, String) {
         let place = |program: &Path| Path::new("nodefence").join(program.file_name().expect("a name"));
         let (packed, stage) = pack(folder, [program], place, Instant::now()).expect("packed");
@@ -151,7 +152,7 @@ mod tests {
         assert!(bytes.windows(11).any(|name| name == b"nodefence/a"));
         assert_eq!(packed(scratch.path(), &program), (first.clone(), "1 programs, 0 built anew".to_owned()));
 
-        // Half of a part is none.
+        // Half of a part counts as missing.
         fs::write(&first, &bytes[..bytes.len() / 2]).expect("written");
         assert_eq!(packed(scratch.path(), &program).1, "1 programs, 1 built anew");
         assert_eq!(fs::read(&first).expect("there"), bytes);

@@ -1,4 +1,4 @@
-//! Two guests on one wire, each in a role that the test finds in `NODEFENCE_ROLE`.
+//! Runs two guests on one wire. The tests find their guest's role in `NODEFENCE_ROLE`.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -11,12 +11,12 @@ use super::plan;
 use crate::test::tally::Stage;
 
 const ROLES: [&str; 2] = ["node", "client"];
-/// virtio-net without a virtual-network header on the wire leaves all sums to the guest; vmxnet3 does the sums (and cuts
-/// the segments) that the guest's kernel leaves to it, as hardware does.
+/// The cards. virtio-net without a virtual-network header on the wire leaves all checksums to the guest. vmxnet3 computes the checksums, and cuts the
+/// segments, that the guest's kernel leaves to it, as hardware does.
 const CARDS: [&str; 2] = ["virtio-net-pci", "vmxnet3"];
 
 impl Matrix<'_> {
-    /// Runs a kernel's tests in two guests of the same kernel at the same time; each test counts once for each role.
+    /// Runs the tests in two guests of the same kernel at the same time. Each test counts once for each role.
     pub(super) fn pair(&self, guest: &Guest) -> Result<Stage> {
         let started = Instant::now();
         let prepared = guest.kernel.prepare()?;
@@ -54,8 +54,7 @@ impl Matrix<'_> {
     }
 }
 
-/// QEMU's options for both ends: each card's frames go as datagrams over this machine's loopback, so that neither guest
-/// has to be there first.
+/// QEMU's options for both ends. The frames of each card go as datagrams over this machine's loopback, so that either guest may start first.
 fn wires() -> Result<[Vec<String>; 2]> {
     let mut ends = [Vec::new(), Vec::new()];
     for (at, card) in CARDS.iter().enumerate() {

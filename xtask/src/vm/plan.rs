@@ -1,4 +1,4 @@
-//! A guest's orders, and its reports over the second serial line.
+//! A guest's plan, and its reports over the second serial line.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::test::job::{End, Event, Job};
 
-/// Parameter of the kernel's command line that names the plan. Init exports `nodefence.x=y` as `NODEFENCE_X=y`.
+/// The parameter of the kernel's command line that names the plan. Init exports `nodefence.x=y` as `NODEFENCE_X=y`.
 pub(super) const PARAMETER: &str = "nodefence.plan";
-/// The same in init's environment.
+/// The name of this parameter in init's environment.
 pub(super) const VARIABLE: &str = "NODEFENCE_PLAN";
 /// The folder of plans and programs in the guest.
 pub(super) const FOLDER: &str = "nodefence";
@@ -17,7 +17,7 @@ pub(super) const FOLDER: &str = "nodefence";
 /// The work of a guest, one piece after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Environment of all of it.
+    /// The environment of all pieces.
     pub(super) environment: Vec<(String, String)>,
     pub(super) work: Vec<Work>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Plan {
 pub(super) enum Work {
     /// A test executable.
     Tests(Job),
-    /// Another program: its output and its exit code are told.
+    /// Another program. Its output and its exit code are reported.
     Program { name: String, program: PathBuf, arguments: Vec<String>, ipvs: bool },
 }
 
@@ -47,12 +47,12 @@ impl Plan {
 const BEGIN: &str = "@@begin ";
 const AGAIN: &str = "@@again ";
 const END: &str = "@@end ";
-/// The last line: all of the plan was run.
+/// The last line. It says that the whole plan was run.
 pub(super) const DONE: &str = "@@done";
-/// Between the parts of a line.
+/// The character between the parts of a line.
 const BETWEEN: char = '\t';
 
-/// An event of a piece of work as a line.
+/// The line that reports an event of a piece of work.
 pub(super) fn line(title: &str, event: Event<'_>) -> String {
     match event {
         Event::Begin => format!("{BEGIN}{title}"),
@@ -69,7 +69,7 @@ pub(super) fn line(title: &str, event: Event<'_>) -> String {
     }
 }
 
-/// A line read back: the piece of work, where the line names it, and the event.
+/// Reads such a line: the piece of work, if the line names it, and the event.
 pub(super) fn read(line: &str) -> (Option<&str>, Event<'_>) {
     if let Some(title) = line.strip_prefix(BEGIN) {
         return (Some(title), Event::Begin);
@@ -77,7 +77,7 @@ pub(super) fn read(line: &str) -> (Option<&str>, Event<'_>) {
     if let Some((title, why)) = line.strip_prefix(AGAIN).and_then(|rest| rest.split_once(BETWEEN)) {
         return (Some(title), Event::Again(why));
     }
-    // A program that was killed in the middle of a line leaves the mark behind it.
+    // If a program was killed in the middle of a line, the mark follows that half of a line.
     if let Some((title, code)) = line.rsplit_once(END).and_then(|(_, rest)| rest.split_once(BETWEEN)) {
         let end = match code {
             "killed" => End::Killed,

@@ -1,4 +1,4 @@
-//! One virtual machine.
+//! Boots one virtual machine.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use super::kernel::Prepared;
 use crate::process;
 
-/// Whether this machine can boot them.
+/// Fails if this machine cannot boot the guests.
 pub(super) fn check_machine() -> Result<()> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("VMs boot this machine's own programs, and kernels for amd64: they need an x86_64 machine");
@@ -23,39 +23,39 @@ pub(super) fn check_machine() -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Guest<'a> {
     pub(crate) kernel: &'a Prepared,
-    /// Parts of the initramfs beside the kernel's modules.
+    /// The parts of the initramfs, without the kernel's modules.
     pub(crate) parts: &'a [&'a Path],
-    /// Folder for the joined initramfs and the logs.
+    /// The folder for the joined initramfs and the logs.
     pub(crate) folder: &'a Path,
-    /// Stem of the log files' names.
+    /// The stem of the log files' names.
     pub(crate) name: &'a str,
-    /// More kernel parameters; init exports `nodefence.x=y` as `NODEFENCE_X=y`.
+    /// More kernel parameters. Init exports `nodefence.x=y` as `NODEFENCE_X=y`.
     pub(crate) parameters: &'a str,
-    /// Network devices, as QEMU options.
+    /// QEMU's options for network devices.
     pub(crate) network: &'a [String],
-    /// Runs QEMU, given as its arguments; needs root.
+    /// The program that runs QEMU, and gets QEMU's command as its arguments. It needs root. `None`: QEMU is started directly.
     pub(crate) host: Option<&'a Path>,
 }
 
-/// Switches off what costs an emulated processor much and no test is about: retpolines, grace periods, clearing of pages and objects when they are
-/// taken. Programs that always lie at the same addresses are translated once, not at every start: that takes four times less processor time for each
-/// of them. Clock and timers are the HPET, whose rate is known: the rate of others is measured at boot against a clock that stands still while the
-/// host is busy. (Seen: a TSC four times too fast; a local APIC's timer of half its rate, with which an idle kernel slept through whole turns of the
-/// PM timer's 24 bits and found that no time had passed, for ever.)
+/// Kernel parameters for an emulated processor. They switch off what costs it much and is not tested: retpolines, grace periods, the clearing of pages
+/// and objects when they are allocated. Programs stay at the same addresses, so they are translated once and not at every start; each then takes a
+/// quarter of the processor time. Clock and timers are the HPET, whose rate is known. The rate of other clocks is measured at boot, against a clock
+/// that stands still while the host is busy. (Seen: a TSC four times too fast; a local APIC's timer at half its rate, with which an idle kernel slept
+/// through whole turns of the PM timer's 24 bits, found that no time had passed, and so slept for ever.)
 const QUICK: &str = "mitigations=off nokaslr norandmaps init_on_alloc=0 hardened_usercopy=off rcupdate.rcu_expedited=1 \
     tsc=unstable clocksource=hpet nolapic_timer audit=0 apparmor=0 selinux=0";
 
 /// How a boot ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// False: still running at the limit, and killed.
+    /// Whether the guest ended by itself. Otherwise it was killed at the limit.
     pub(crate) by_itself: bool,
     /// The kernel's log.
     pub(crate) console: PathBuf,
 }
 
 impl Guest<'_> {
-    /// Boots it, gives each line of the second serial port to `on_line`, waits for the end.
+    /// Boots the guest, passes each line of the second serial line to `on_line`, and waits for the guest's end.
     pub(crate) fn boot(&self, limit: Duration, on_line: impl FnMut(&str)) -> Result<Ended> {
         let console = self.folder.join(format!("{}.console", self.name));
         let initramfs = self.folder.join(format!("{}.initramfs", self.name));
@@ -75,21 +75,21 @@ impl Guest<'_> {
             command.arg(QEMU);
         }
         let kvm = has_kvm();
-        // TCG alone is enough; with KVM it is quick.
+        // TCG is enough. KVM is faster.
         command.args([
             "-accel",
             if kvm { "kvm" } else { "tcg" },
             "-cpu",
-            // Under TCG of QEMU 7.2.22 the packet fuzz on kernel 6.12 ended in oopses (two with stray bits in EFLAGS, one right
-            // behind a cmpxchg16b of the slab allocator), heap corruption or wrong bytes, four times of four; without the
-            // feature it passed three times of three. That the instruction is the cause is inferred from that.
-            // Without ERMS and FSRM the kernel clears and copies by words: TCG goes through `rep stosb` byte by byte.
+            // Without cmpxchg16b (cx16): under TCG of QEMU 7.2.22 the packet fuzz on kernel 6.12 failed four times of four, with oopses (two
+            // with stray bits in EFLAGS, one right after a cmpxchg16b of the slab allocator), heap corruption or wrong bytes. Without
+            // the feature it passed three times of three. That the instruction is the cause is inferred from this.
+            // Without ERMS and FSRM the kernel clears and copies by words. TCG executes `rep stosb` byte by byte.
             if kvm { "max" } else { "max,-cx16,-erms,-fsrm" },
             "-m",
             "2048",
             "-smp",
-            // With more than one TCG makes every locked instruction one of the host's and each processor waits for the other
-            // at every change of code: starting programs took twice the processor time (QEMU 7.2).
+            // With several processors TCG makes every locked instruction a locked one of the host, and each processor waits for the
+            // other at every change of code. Starting programs took twice the processor time (QEMU 7.2).
             if kvm { "2" } else { "1" },
         ]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
@@ -113,8 +113,8 @@ impl Guest<'_> {
         }
         command.args(self.network);
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(initramfs);
-        // A panic ends the machine at once (-no-reboot); an oops is a panic, else the tests would go on in a broken kernel. On a
-        // busy host an emulated timer may tick too late for the kernel's check of it, which then panics.
+        // A panic ends the machine at once (-no-reboot). An oops is a panic, since tests must not go on in a broken kernel. The check of
+        // timers is off: on a busy host an emulated timer may tick too late for that check, and the kernel would panic.
         command.arg("-append").arg(format!(
             "console=ttyS0 loglevel=5 panic=-1 oops=panic no_timer_check random.trust_cpu=on {} {}",
             if kvm { "" } else { QUICK },
@@ -124,14 +124,15 @@ impl Guest<'_> {
     }
 }
 
-/// Whether KVM can be used. Some sandboxes offer a /dev/kvm with which no guest ever starts; their processor names no virtualisation of its own.
+/// Whether KVM can be used. Some sandboxes have a /dev/kvm with which no guest starts. The processor flags there name no virtualisation, so the flags
+/// are checked too.
 fn has_kvm() -> bool {
     let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let able = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
     able && File::options().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
-/// The kernel takes archives one behind the other, each padded to four bytes.
+/// Joins the parts of an initramfs. The kernel reads archives that follow each other, if each is padded to four bytes.
 fn join<'a>(parts: impl Iterator<Item = &'a Path>, whole: &Path) -> Result<()> {
     let mut out = File::create(whole).with_context(|| format!("cannot create {}", whole.display()))?;
     for part in parts {

@@ -1,4 +1,4 @@
-//! The order in which guests boot, and how many run at once.
+//! Runs guests in an order, and several at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use super::matrix::{self, Guest};
 use crate::process;
 use crate::test::tally::Stage;
 
-/// Runs guests, `at_once` of them at the same time. Gives a stage for each, in the order of `guests`. The guest that takes longest boots first, so
+/// Runs guests, `at_once` of them at the same time. Returns a stage for each, in the order of `guests`. The guest that takes longest boots first, so
 /// that it does not run alone at the end.
 pub(super) fn run(
     guests: &[&Guest],
@@ -40,7 +40,7 @@ pub(super) fn run(
     stages.into_inner().unwrap_or_default().into_values().collect()
 }
 
-/// How long a guest may take: the table's limits, and newer kernels take longer.
+/// The key for the order: the sum of the limits of the guest's jobs, then its kernel. Newer kernels take longer.
 fn length(guest: &Guest) -> (u64, Kernel) {
     (guest.jobs.iter().map(|job| job.limit_ms).sum(), guest.kernel)
 }
@@ -69,7 +69,7 @@ mod tests {
         Guest { kernel, kind, jobs: vec![job], api_server: false }
     }
 
-    /// Counts how many run, and how many ran at once at most.
+    /// Counts how many guests run now, and how many ran at once at most.
     #[derive(Default)]
     struct Gauge {
         now: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Judges the results that a guest sent over its serial lines: one count per expected test.
+//! Judges the results that a guest sent over its serial lines. Each expected test counts once.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,17 @@ use crate::test::tally::Stage;
 /// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// An executable begins.
+    /// An executable begins to run.
     Begun,
     /// `file::test` and its outcome.
     Test(String, Outcome),
-    /// An executable came to its end, or is run once more for what the text says.
+    /// This executable has ended.
     Ended(String),
+    /// Tests are run once more, for this reason.
     Again(String),
 }
 
-/// Reads the results line by line.
+/// Reads a guest's results line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// The executable that runs now.
@@ -29,7 +30,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Takes one line; gives what it told.
+    /// Takes one line, and returns its content.
     pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
         if self.running.is_none() && line.starts_with(plan::DONE) {
             self.done = true;
@@ -55,7 +56,7 @@ impl Reader {
         }
     }
 
-    /// Counts what was told against what was expected. `console` is the kernel's log.
+    /// Compares the results with the expected tests, and counts them. `console` is the kernel's log.
     pub(crate) fn judge(&self, jobs: &[Job], console: &str, stage: &mut Stage) {
         for job in jobs {
             match self.records.get(&job.title) {
@@ -73,7 +74,7 @@ impl Reader {
     }
 }
 
-/// Lines of a kernel log that no healthy run prints.
+/// The lines of a kernel log that a healthy kernel does not print.
 pub(super) fn complaints(console: &str) -> Vec<&str> {
     const SIGNS: [&str; 6] = [
         "Kernel panic",
@@ -83,7 +84,7 @@ pub(super) fn complaints(console: &str) -> Vec<&str> {
         "soft lockup",
         "possible recursive locking",
     ];
-    // `WARNING: CPU: 0 PID: 1 at net/...`, on newer kernels `WARNING: net/... at function, CPU#0`; also lockdep's and RCU's.
+    // The kernel prints `WARNING: CPU: 0 PID: 1 at net/...`, newer kernels `WARNING: net/... at function, CPU#0`. lockdep and RCU begin lines so too.
     let warned = |line: &str| message(line).starts_with("WARNING: ");
     let bad = |line: &&str| SIGNS.iter().any(|sign| line.contains(sign)) || warned(line);
     console.lines().filter(bad).map(str::trim).collect()

@@ -32,21 +32,21 @@ mod programs {
         programs::RawTracePointContext,
     };
 
-    /// Whose calls are counted: a process id, and the PID namespace that it is one of. This and the next two maps are written by `bench/src/scale/calls.rs`.
+    /// The process whose calls are counted: its id, and the PID namespace of that id. `bench/src/scale/calls.rs` writes this map and the next two.
     #[repr(C)]
     pub struct Process {
         /// Device and inode of the namespace's file.
         device: u64,
         inode: u64,
         id: u32,
-        /// Where a system call's first argument lies in the kernel's `pt_regs`.
+        /// The offset of a system call's first argument in the kernel's `pt_regs`.
         first: u32,
     }
 
     #[btf_map(name = "process")]
     static PROCESS: Array<Process, 1> = Array::new();
 
-    /// What a system call is, by its number: nothing, or one of those below.
+    /// The kind of each system call, by its number: 0, or one of the constants below.
     #[btf_map(name = "kinds")]
     static KINDS: Array<u8, 512> = Array::new();
 
@@ -56,11 +56,11 @@ mod programs {
     const SEND: u8 = 4;
     const RECEIVE: u8 = 5;
 
-    /// 1 where a file descriptor is a netlink socket.
+    /// 1 if the file descriptor is a netlink socket.
     #[btf_map(name = "netlink")]
     static NETLINK: Array<u8, 65_536> = Array::new();
 
-    /// Threads that are making such a one.
+    /// Threads that are inside the system call that makes a netlink socket.
     #[btf_map(name = "making")]
     static MAKING: HashMap<u32, u8, 4_096> = HashMap::new();
 
@@ -70,7 +70,7 @@ mod programs {
 
     const AF_NETLINK: u64 = 16;
 
-    /// A system call begins.
+    /// Runs when a system call begins.
     #[raw_tracepoint(tracepoint = "sys_enter")]
     pub fn c_enter(ctx: RawTracePointContext) -> i32 {
         let Some(kind) = KINDS.get(ctx.arg::<u64>(1) as u32) else { return 0 };
@@ -91,7 +91,7 @@ mod programs {
         let Ok(first) = (unsafe { bpf_probe_read_kernel(register as *const u64) }) else { return 0 };
         let file = first as u32;
         match kind {
-            // Where it is full some calls are not counted: there are fewer threads.
+            // If the map is full, some calls are not counted. There are fewer threads than entries.
             SOCKET if first == AF_NETLINK => {
                 let _ = MAKING.insert(&thread(), &1, 0);
             }
@@ -103,13 +103,13 @@ mod programs {
         0
     }
 
-    /// A system call ends.
+    /// Runs when a system call ends.
     #[raw_tracepoint(tracepoint = "sys_exit")]
     pub fn c_exit(ctx: RawTracePointContext) -> i32 {
         let thread = thread();
         if MAKING.get_ptr(&thread).is_some() {
             let _ = MAKING.remove(&thread);
-            // An error is no descriptor, and so none of the map's.
+            // A negative result is an error and no index of the map.
             set(ctx.arg::<u64>(1) as u32, 1);
         }
         0

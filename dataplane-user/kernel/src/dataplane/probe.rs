@@ -145,7 +145,7 @@ impl fmt::Display for Findings {
                 }
             )?,
             Finding::NotNeeded(reason) | Finding::Failed(reason) => {
-                write!(f, "how conntrack treats questions is unknown, so all ways are tried ({reason})")?;
+                write!(f, "how conntrack treats challenges is unknown, so all ways are tried ({reason})")?;
             }
         }
         match &self.deletes_by_filter {

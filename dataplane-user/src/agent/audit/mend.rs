@@ -102,7 +102,7 @@ pub(super) fn mend(context: &AuditContext, watch: &mut Watch, kinds: &BTreeSet<K
     look(watch, context, parts);
 }
 
-const PROXY_NONE: &str = "--proxy none: what kube-proxy's tables pin stays";
+const PROXY_NONE: &str = "--proxy none: stale conntrack entries and affinity are left alone";
 
 /// Whether a fault may be mended now.
 ///
@@ -130,7 +130,7 @@ fn action(mend: &Mend) -> String {
         Mend::Ipvs(Change::SetDestination(_, new)) => format!("set its weight to {}", new.weight),
         Mend::Ipvs(_) => "delete it".to_owned(),
         Mend::Forget(_) => "delete its conntrack entry".to_owned(),
-        Mend::ForgetClient => "delete the affinity of the client to it".to_owned(),
+        Mend::ForgetClient => "delete the affinity of the client".to_owned(),
     }
 }
 

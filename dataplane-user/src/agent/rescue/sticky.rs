@@ -1,8 +1,8 @@
-//! Rescues packets of clients that kube-proxy keeps at one endpoint. kube-proxy has to forget these clients first. In nftables mode that
-//! waits for others that change its rules: one mutex for each network namespace is held through a whole transaction
-//! (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So these packets have a thread of their own, and the thread that renews the
-//! lease never waits. Each transaction also makes others that are being prepared begin anew, kube-proxy's among them. So transactions
-//! are at least [`PACE`] apart, and each is for all packets that wait.
+//! Rescues packets of clients with session affinity. The affinity must be deleted from kube-proxy's tables first. In nftables mode the deletion
+//! waits for other programs that change rules: one mutex for each network namespace is held through a whole transaction
+//! (`nf_tables_valid_genid`, net/netfilter/nf_tables_api.c). So a thread of its own handles these packets, and the thread that renews the
+//! lease never waits. Each transaction also makes other transactions in preparation begin anew, kube-proxy's too. So transactions are at
+//! least [`PACE`] apart, and each one is for all packets that wait.
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::JoinHandle,
@@ -23,10 +23,10 @@ use crate::{
 /// How many packets wait at most: 2 MiB.
 const MOST: usize = 1024;
 
-/// How long after one transaction the next begins at the earliest.
+/// The least time between two transactions.
 const PACE: Duration = Duration::from_millis(50);
 
-/// After so long without a packet the thread frees its memory.
+/// The thread frees its memory after this long without a packet.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The thread `rescue-sticky`.
@@ -44,7 +44,7 @@ impl Lane {
         Ok(Self { packets, thread })
     }
 
-    /// Ends the thread once it has handled its packets; nobody else may have a sender by then.
+    /// Ends the thread once it has handled its packets. No other sender of packets may exist by then.
     pub(super) fn end(self) {
         drop(self.packets);
         let _panicked = self.thread.join();
@@ -59,7 +59,7 @@ fn run(context: &RescueContext, packets: &Receiver<Packet>) {
         let first = match packets.recv_timeout(IDLE) {
             Ok(packet) => packet,
             Err(RecvTimeoutError::Timeout) => {
-                // The helper would hold the view of its last packet.
+                // The helper keeps the view of its last packet in memory.
                 helper = None;
                 continue;
             }
@@ -76,7 +76,7 @@ fn run(context: &RescueContext, packets: &Receiver<Packet>) {
                     tried = Some(Instant::now());
                     tracing::warn!(
                         event = "sticky-rescue-unavailable",
-                        "packets of clients that are kept cannot be rescued: {error:#}"
+                        "packets of clients with session affinity cannot be rescued: {error:#}"
                     );
                     None
                 }
@@ -101,7 +101,7 @@ fn rescue(context: &RescueContext, helper: &mut Helper, mut packets: Vec<Packet>
     }
     match helper.forget() {
         Ok(committed) => {
-            // The transaction may have taken long: entries, flags and clock are looked at anew.
+            // The transaction may have taken long, so entries, flags and the clock are read anew.
             helper.look();
             for packet in &packets {
                 if helper.broken {
@@ -113,7 +113,7 @@ fn rescue(context: &RescueContext, helper: &mut Helper, mut packets: Vec<Packet>
             committed
         }
         Err(error) => {
-            tracing::debug!(event = "affinity-not-forgotten", %error, "kube-proxy does not forget clients");
+            tracing::debug!(event = "affinity-not-forgotten", %error, "the affinity of clients could not be deleted; their packets are refused");
             packets.iter().for_each(|packet| refused(context, packet, Fate::Affinity));
             true
         }

@@ -7,7 +7,7 @@ use crate::report::Code;
 
 const DETACH: Help = Help {
     facts: "\
-What an agent drained from IPVS is restored first. Ledgers that could not be read and were put aside (`ledger.bad1` to 9) are named and \
+What an agent drained from IPVS is restored first. Ledgers that could not be read and were set aside (`ledger.bad1` to 9) are named and \
 left. Where nothing of ours is pinned in the folder, a warning says that what another --pin-dir had attached may still be. It is refused \
 while an agent runs on the pin folder, whatever its run folder is.",
     short: "\

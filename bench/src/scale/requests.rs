@@ -1,4 +1,4 @@
-//! Flags and releases nodes through the agent's socket: no command has to be started.
+//! Requests to the agent by its socket, which flag and unflag nodes. No command has to be started.
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -6,10 +6,10 @@ use nodefence::report::{Client, FlagReport, Request, UnflagReport};
 
 use super::{view, world::World};
 
-/// How long an answer may take.
+/// How long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects to the agent, for one request after the other.
+/// Connects to the agent. The connection serves one request after the other.
 pub(super) fn client(world: &World) -> anyhow::Result<Client> {
     let mut client = Client::connect(&world.agent.socket())?;
     client.set_patience(PATIENCE)?;
@@ -25,7 +25,7 @@ pub(super) fn flag(client: &mut Client, node: usize) -> anyhow::Result<FlagRepor
     client.ask(&request).with_context(|| format!("flag {name}"))
 }
 
-/// Releases a node.
+/// Unflags a node.
 pub(super) fn unflag(client: &mut Client, node: usize) -> anyhow::Result<UnflagReport> {
     let name = view::name(node);
     client.ask(&Request::Unflag { node: name.clone() }).with_context(|| format!("unflag {name}"))
