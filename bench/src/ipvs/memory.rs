@@ -38,7 +38,7 @@ pub(super) fn run(world: &World, shape: &Shape, watched: Duration, program: &Pat
         working.push(agent.proc()?.memory("VmRSS")?);
         let status: Status = agent.ask(&Request::Status)?;
         let row = status.ipvs.nodes.get(node(FLAGGED).as_str());
-        Ok(row.is_some_and(|row| row.taken == PODS && row.waiting == 0))
+        Ok(row.is_some_and(|row| row.drained == PODS && row.waiting == 0))
     })?;
     if !done {
         bail!("the node is not drained after {PATIENCE:?}");
