@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use super::world::{Members, World};
 use crate::{
@@ -14,8 +14,14 @@ use crate::{
     report::{ChallengeRow, StaleRow},
 };
 
-/// The outcome of a round; `None` where there was no point in a challenge.
-pub(super) type Outcome = Option<ChallengeRow>;
+/// How far a round has come, for who requested it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Progress {
+    /// The flows that were found and challenged, once each was challenged for the first time; their end is not known yet. At the end: the
+    /// outcome. `None` where there was no point in a challenge.
+    pub(super) row: Option<ChallengeRow>,
+    pub(super) ended: bool,
+}
 
 /// The memory of the rounds of challenges. No other lock is taken while this one is held.
 #[derive(Default)]
@@ -34,7 +40,7 @@ struct Memory {
     /// Nodes that the cut reaches better than when their clients were challenged.
     again: BTreeSet<NodeName>,
     /// Requests that wait for a round. The round begins once the node is cut.
-    requests: BTreeMap<NodeName, Vec<oneshot::Sender<Outcome>>>,
+    requests: BTreeMap<NodeName, Vec<watch::Sender<Progress>>>,
     challenged: BTreeMap<NodeName, ChallengeRow>,
     stale: BTreeMap<NodeName, StaleRow>,
 }
@@ -44,7 +50,7 @@ struct Memory {
 pub(super) struct Round {
     pub(super) node: NodeName,
     /// The requests for this round; none where the node was cut, or is cut better, without a request.
-    pub(super) requests: Vec<oneshot::Sender<Outcome>>,
+    pub(super) requests: Vec<watch::Sender<Progress>>,
 }
 
 impl FollowUp {
@@ -52,11 +58,11 @@ impl FollowUp {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to have the node cut: returns the outcome of the round that follows. Call it before the cut, so that no other
+    /// A request is about to have the node cut: returns the progress of the round that follows. Call it before the cut, so that no other
     /// round comes first.
-    pub(super) fn request(&self, node: &NodeName) -> oneshot::Receiver<Outcome> {
-        let (outcome, receiver) = oneshot::channel();
-        self.memory().requests.entry(node.clone()).or_default().push(outcome);
+    pub(super) fn request(&self, node: &NodeName) -> watch::Receiver<Progress> {
+        let (progress, receiver) = watch::channel(Progress::default());
+        self.memory().requests.entry(node.clone()).or_default().push(progress);
         receiver
     }
 
@@ -87,7 +93,7 @@ impl FollowUp {
         // refused. On a claimed node one closed request stays, which is enough for a round.
         requests.retain(|node, waiting| {
             let mut keeps_closed = world.is_claimed(node);
-            waiting.retain(|outcome| !outcome.is_closed() || std::mem::take(&mut keeps_closed));
+            waiting.retain(|progress| !progress.is_closed() || std::mem::take(&mut keeps_closed));
             !waiting.is_empty()
         });
         let mut rounds = Vec::new();
@@ -238,9 +244,9 @@ mod tests {
         assert_eq!(due(&follow_up, &[]), rounds(&[]));
         let mut begun = follow_up.due(&world(&[("b", 5)]));
         for request in begun.remove(0).requests {
-            request.send(Some(ChallengeRow::default())).unwrap();
+            request.send(Progress { row: None, ended: true }).unwrap();
         }
-        assert_eq!(waits.try_recv(), Ok(Some(ChallengeRow::default())));
+        assert!(waits.borrow_and_update().ended);
         // A node that is cut already is challenged again, once for all who want it.
         let both = [follow_up.request(&"b".into()), follow_up.request(&"b".into())];
         assert_eq!(due(&follow_up, &[("b", 5)]), rounds(&[("b", 2)]));

@@ -14,7 +14,7 @@ use super::{
     beat::Beat,
     chain::chain,
     coverage::Coverage,
-    follow_up::{FollowUp, Round},
+    follow_up::{FollowUp, Progress, Round},
     outlets::Bells,
     reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
@@ -97,8 +97,9 @@ impl Challenger {
         drop(datagrams);
         // Coverage is no newer than what the first challenges go by: a device that is attached meanwhile counts as new.
         let reached = Arc::clone(&self.sight.world().coverage);
-        let mut rows =
-            to_challenge.map(|to_challenge| to_challenge.challenge(self, start, clients)).unwrap_or_default();
+        let mut rows = to_challenge
+            .map(|to_challenge| to_challenge.challenge(self, &rounds, start, clients))
+            .unwrap_or_default();
         rows.extend(challenge_where_reached_late(self, &rows, &reached));
         // The drain deletes the nodes' connections from now on.
         for node in rows.keys() {
@@ -109,8 +110,7 @@ impl Challenger {
         }
         for Round { node, requests } in rounds {
             for request in requests {
-                // Whoever requested the round may have gone.
-                let _gone = request.send(rows.get(&node).cloned());
+                request.send_replace(Progress { row: rows.get(&node).cloned(), ended: true });
             }
         }
     }
@@ -137,7 +137,7 @@ fn challenge_where_reached_late(challenger: &Challenger, rows: &Rows, before: &C
     let start = Instant::now();
     let Some(to_challenge) = ToChallenge::of(challenger, &late) else { return Rows::new() };
     let listed = challenger.reader.list_while(to_challenge.wanted(), || {});
-    to_challenge.challenge(challenger, start, listed)
+    to_challenge.challenge(challenger, &[], start, listed)
 }
 
 /// Challenges the idle clients of nodes that are cut from now on (by a request, the source, a flag adopted from an agent that ended), or
@@ -207,16 +207,19 @@ impl ToChallenge {
         of_backends(&self.backends, None)
     }
 
-    /// Challenges all clients in what was listed since `start`, and notes the outcome for `status`. Blocking, for a second or so.
+    /// Challenges all clients in what was listed since `start`, notes the outcome for `status`, and tells the requests of `rounds` what was
+    /// found. Blocking, for a second or so.
     fn challenge(
         self,
         challenger: &Challenger,
+        rounds: &[Round],
         start: Instant,
         listed: Result<Vec<Dump>, Arc<conntrack::Error>>,
     ) -> Rows {
         let Self { world, nodes, backends } = self;
         let coverage = Arc::clone(&challenger.sight.world().coverage);
-        let mut surroundings = ChallengeSurroundings { challenger, nodes: &nodes, coverage, failed: None };
+        let mut surroundings =
+            ChallengeSurroundings { challenger, rounds, nodes: &nodes, coverage, failed: None };
         let manner = world.findings.manner();
         let outcome = listed.map_err(chain).and_then(|listed| {
             let mut conntrack = Conntrack::open(challenger.reader.zone()).map_err(chain)?;
@@ -282,6 +285,7 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
 /// The part of the agent that a round of challenges sees.
 struct ChallengeSurroundings<'a> {
     challenger: &'a Challenger,
+    rounds: &'a [Round],
     /// The challenged nodes, in the challenge's order.
     nodes: &'a [NodeName],
     coverage: Arc<Coverage>,
@@ -299,6 +303,16 @@ impl Surroundings for ChallengeSurroundings<'_> {
         let (taken, error) = challenge::inject(&self.challenger.injector, frames);
         self.failed = self.failed.take().or(error.map(|error| error.to_string()));
         taken
+    }
+
+    fn challenged_once(&mut self, reports: &[Report]) {
+        for (node, report) in self.nodes.iter().zip(reports) {
+            for request in
+                self.rounds.iter().filter(|round| round.node == *node).flat_map(|round| &round.requests)
+            {
+                request.send_modify(|progress| progress.row = Some(row(report.clone(), &self.failed)));
+            }
+        }
     }
 
     fn go_on(&self, node: usize) -> bool {

@@ -1,9 +1,9 @@
-//! Endpoints and backends that cannot be told from their node's own address: as rows, as a warning, as a line of the log.
+//! Endpoints and backends that cannot be told from their node's own address: as rows, and as a line of the log.
 
 use std::net::IpAddr;
 
 use crate::{
-    cluster::{ClusterView, Node, NodeName},
+    cluster::{ClusterView, NodeName},
     report::LeftOutRow,
 };
 
@@ -14,16 +14,6 @@ pub(super) fn left_out_rows(view: &ClusterView) -> impl Iterator<Item = LeftOutR
         address,
         why: format!("it may be {}'s own address: the node names no {} address", node.name, version(address)),
     })
-}
-
-/// The warning for an operator who flags the node.
-pub(super) fn left_out_warning(node: &Node) -> Option<String> {
-    let first = node.left_out.first()?;
-    Some(format!(
-        "{} endpoints on it are left out and not cut, {first} the first of them: the node names no {} address, and each may be its own",
-        node.left_out.len(),
-        version(*first)
-    ))
 }
 
 /// Logs endpoints that are left out, where other nodes have such endpoints than before.

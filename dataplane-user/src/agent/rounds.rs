@@ -118,12 +118,16 @@ fn kind(round: &Round) -> Of {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::{sync::oneshot, time::timeout};
+    use tokio::{sync::watch, time::timeout};
 
     use super::*;
+    use crate::agent::follow_up::Progress;
 
     fn round(node: &str, requests: usize) -> Round {
-        Round { node: node.into(), requests: (0..requests).map(|_| oneshot::channel().0).collect() }
+        Round {
+            node: node.into(),
+            requests: (0..requests).map(|_| watch::channel(Progress::default()).0).collect(),
+        }
     }
 
     /// The rounds that begin at `at`; `None` where some wait and may not begin yet.

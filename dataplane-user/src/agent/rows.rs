@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -19,7 +18,7 @@ use super::{
     coverage::Coverage,
     exempt_rows::exempt_rows,
     follow_up::FollowUp,
-    left_out::{left_out_rows, left_out_warning},
+    left_out::left_out_rows,
     reader::Reader,
     records::danger,
     rescue_state::RescueState,
@@ -240,27 +239,9 @@ pub(super) fn flag_report(
     let node = world.view.node(name)?;
     let row = moment.row(node);
     let mut warnings = Vec::new();
-    let mut uncovered: Vec<String> = node
-        .backends
-        .iter()
-        .filter(|backend| leaves(&sight.own_node, node, backend, true))
-        .filter_map(|b| world.coverage.of(b.address).err().map(|why| format!("{b} ({why})")))
+    let mut uncovered: Vec<&Backend> = leaving(&sight.own_node, node, true)
+        .filter(|backend| world.coverage.of(backend.address).is_err())
         .collect();
-    if !uncovered.is_empty() {
-        let message = format!(
-            "no attached device covers {} of its {} backends: traffic to them is not cut here",
-            uncovered.len(),
-            node.backends.len()
-        );
-        warnings.push(message);
-    }
-    warnings.extend(left_out_warning(node));
-    if row.exempt != 0 {
-        warnings.push(format!(
-            "{} of its ports are exempt: a Service has nothing else (see `nodefence status`)",
-            row.exempt
-        ));
-    }
     if node.name == sight.own_node && row.action != NodeAction::Observe {
         warnings.push(
             "processes of this machine that connect to one of its pods themselves still reach it, as the kubelet's probes must"
@@ -282,11 +263,12 @@ pub(super) fn flag_report(
     }
     let uncovered_count = uncovered.len();
     uncovered.truncate(named);
+    let uncovered = uncovered
+        .into_iter()
+        .map(|backend| backend_row(&world.coverage, &sight.own_node, node, backend, true))
+        .collect();
     let exempt =
         exempt_rows(&world.view, &moment.exemptions).filter(|exempt| exempt.node == row.name).take(named);
-    let exempt = exempt.map(|exempt| {
-        format!("{}/{} ({})", SocketAddr::new(exempt.address, exempt.port), exempt.protocol, exempt.why)
-    });
     Some(FlagReport {
         exempt: exempt.collect(),
         exempt_count: row.exempt,
@@ -306,8 +288,10 @@ pub(super) fn flag_report(
         written: true,
         flip_micros: 0,
         received_ns: 0,
+        established: None,
         challenging: false,
         challenged: None,
+        not_challenged: None,
         warnings,
     })
 }

@@ -10,7 +10,9 @@ use tokio::{sync::oneshot, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    adjust, audit, flow_rows, idle,
+    adjust, audit, flow_rows,
+    follow_up::Progress,
+    idle,
     inbox::{Command, Inbox, NoAnswer},
     looks::Looks,
     records::{flagged, unflagged},
@@ -23,11 +25,13 @@ use crate::{
     cluster::NodeName,
     enforce::{Change, Changed, ClaimSource, Done, Input, NewClaim, SaveState},
     flags::monotonic_ns,
-    report::{Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
+    report::{ChallengeRow, Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
 
 /// How long a `flag` that is to wait for the round of challenges waits before it answers without the outcome.
 const WAIT_FOR_CHALLENGE: Duration = Duration::from_secs(45);
+/// How long a `flag` that is not to wait for the round waits until the node's flows are counted.
+const WAIT_FOR_COUNT: Duration = Duration::from_millis(500);
 /// How long a `flag` of the own node waits at most until its pods' devices are attached: the task that attaches may stand still. The
 /// verdict waits for these devices as long again.
 const OWN_LOOK: Duration = Duration::from_secs(1);
@@ -82,7 +86,7 @@ impl Requests {
             let looks = Arc::clone(&self.looks);
             self.blocking(move |_| looks.look(OWN_LOOK)).await?;
         }
-        let challenging = self.shown.follow_up.request(&node);
+        let mut progress = self.shown.follow_up.request(&node);
         let claim = NewClaim {
             source: ClaimSource::Cli,
             by: by.as_str().into(),
@@ -112,33 +116,23 @@ impl Requests {
         report.new_refused = self.shown.rescue.row().idle;
         match done.written {
             Some(written) => report.flip_micros = written.saturating_sub(received_ns) / 1_000,
-            None => {
-                report.written = false;
-                warnings.push("the verdict is not written yet; see `nodefence status`".to_owned());
-            }
+            None => report.written = false,
         }
         report.beyond_maps = self.shown.rows.tables.borrow().report.left_out;
-        if report.beyond_maps != 0 {
-            warnings.push(format!(
-                "{} backends of all nodes do not fit in the maps: traffic to them is not cut (see `nodefence status`)",
-                report.beyond_maps
-            ));
-        }
         warnings.append(&mut report.warnings);
-        match idle::pointless(&self.shown.sight) {
-            Some(why) => warnings.push(format!("idle clients are not challenged: {why}")),
-            None if !wait => report.challenging = true,
-            None => match timeout(WAIT_FOR_CHALLENGE, challenging).await {
-                // There is no challenge where the flag was taken back meanwhile.
-                Ok(challenged) => report.challenged = challenged.unwrap_or_default(),
-                Err(_) => {
-                    report.challenging = true;
-                    warnings.push("idle clients are still being challenged; see `nodefence status`".into());
-                }
-            },
-        }
-        if let Some(problem) = report.challenged.as_ref().and_then(|challenged| challenged.problem.as_ref()) {
-            warnings.push(format!("idle clients: {problem}"));
+        report.not_challenged = idle::pointless(&self.shown.sight).map(str::to_owned);
+        if report.not_challenged.is_none() {
+            let limit = if wait { WAIT_FOR_CHALLENGE } else { WAIT_FOR_COUNT };
+            let came = progress.wait_for(|progress| progress.ended || !wait && progress.row.is_some());
+            let Progress { row, ended } = match timeout(limit, came).await {
+                Ok(Ok(progress)) => progress.clone(),
+                // There is no challenge where the flag was withdrawn meanwhile.
+                Ok(Err(_)) => Progress { row: None, ended: true },
+                Err(_) => Progress::default(),
+            };
+            report.established = row.as_ref().and_then(ChallengeRow::established);
+            report.challenged = row;
+            report.challenging = !ended;
         }
         report.warnings = warnings;
         Ok(report)

@@ -159,7 +159,12 @@ mod tests {
         let report = |dry_run, rows| RepairReport { dry_run, rows, not_due: 3, notes: Vec::new() };
         let done = report(
             false,
-            vec![left.clone(), flow(RepairOutcome::Fixed), flow(RepairOutcome::Fixed), flow(RepairOutcome::Failed)],
+            vec![
+                left.clone(),
+                flow(RepairOutcome::Fixed),
+                flow(RepairOutcome::Fixed),
+                flow(RepairOutcome::Failed),
+            ],
         );
         assert_eq!(
             repair(&done),

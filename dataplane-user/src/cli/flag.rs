@@ -1,9 +1,9 @@
 //! The text of `flag`: what happens to the flows and new connections of the node's clients, with their numbers.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, net::SocketAddr};
 
 use super::{claims::flag_text, exit::Exit, output::printable};
-use crate::report::{ChallengeRow, FlagReport, NodeAction, seconds};
+use crate::report::{BackendRow, ChallengeRow, FlagReport, NodeAction, seconds};
 
 pub(super) fn flag(report: &FlagReport) -> String {
     let ends = match report.for_seconds {
@@ -30,7 +30,11 @@ pub(super) fn flag(report: &FlagReport) -> String {
     line("idle", &idle);
     line("new", &of_new(report));
     line("exempt", &format!("{} ports{}", report.exempt_count, pass(report.exempt_count)));
-    examples(&mut line, &report.exempt, report.exempt_count);
+    let exempt = report
+        .exempt
+        .iter()
+        .map(|row| format!("{}/{} ({})", SocketAddr::new(row.address, row.port), row.protocol, row.why));
+    examples(&mut line, exempt, report.exempt_count);
     line(
         "uncovered",
         &format!(
@@ -40,7 +44,15 @@ pub(super) fn flag(report: &FlagReport) -> String {
             pass(report.uncovered_count)
         ),
     );
-    examples(&mut line, &report.uncovered, report.uncovered_count);
+    let uncovered = report.uncovered.iter().map(|row| match &row.uncovered {
+        Some(why) => format!("{} ({why})", backend(row)),
+        None => backend(row),
+    });
+    examples(&mut line, uncovered, report.uncovered_count);
+    if report.beyond_maps != 0 {
+        let count = report.beyond_maps;
+        line("no room", &format!("{count} backends of all nodes do not fit in the maps, and pass"));
+    }
     if report.left_out != 0 {
         line(
             "left out",
@@ -54,10 +66,20 @@ const fn pass(count: usize) -> &'static str {
     if count == 0 { "" } else { ", which pass" }
 }
 
-fn examples(line: &mut impl FnMut(&str, &str), some: &[String], all: usize) {
-    some.iter().for_each(|one| line("", &printable(one)));
-    if all > some.len() {
-        line("", &format!("and {} more", all - some.len()));
+fn examples(line: &mut impl FnMut(&str, &str), some: impl ExactSizeIterator<Item = String>, all: usize) {
+    let more = all.saturating_sub(some.len());
+    for one in some {
+        line("", &printable(&one));
+    }
+    if more != 0 {
+        line("", &format!("and {more} more"));
+    }
+}
+
+fn backend(row: &BackendRow) -> String {
+    match (row.port, row.protocol) {
+        (Some(port), Some(protocol)) => format!("{}/{protocol}", SocketAddr::new(row.address, port)),
+        _ => row.address.to_string(),
     }
 }
 
@@ -67,24 +89,26 @@ fn is_observed(report: &FlagReport) -> bool {
 
 /// The texts about established flows, and about those of them whose clients are idle.
 fn of_flows(report: &FlagReport) -> [String; 2] {
-    match &report.challenged {
-        Some(row) => {
-            let passed_over =
-                row.skipped_closed + row.skipped_not_tcp + row.skipped_opening_or_ended + row.unreachable;
-            let established = row.listed.saturating_sub(passed_over);
-            let counted = match &row.problem {
-                None => format!("{established} TCP flows, each reset when its client next sends"),
-                Some(problem) => format!("not counted: {}", printable(problem)),
-            };
-            [counted, idle_text(row)]
+    let problem = report.challenged.as_ref().and_then(|row| row.problem.as_ref());
+    let established = match (report.established, problem) {
+        (Some(count), _) => format!("{count} TCP flows, each reset when its client next sends"),
+        (None, Some(problem)) => format!("not counted: {}", printable(problem)),
+        (None, None) if is_observed(report) => "pass, and are counted".to_owned(),
+        (None, None) if report.challenging => {
+            "not counted yet: see `nodefence status`, or use --wait".to_owned()
         }
-        None if report.challenging => [
-            "not counted yet: see `nodefence status`, or use --wait".to_owned(),
-            "their clients are being challenged".to_owned(),
-        ],
-        None if is_observed(report) => ["pass, and are counted".to_owned(), "not challenged".to_owned()],
-        None => ["cut when their clients next send".to_owned(), "not challenged".to_owned()],
-    }
+        (None, None) => "cut when their clients next send".to_owned(),
+    };
+    let idle = match (&report.not_challenged, &report.challenged) {
+        (Some(why), _) => format!("not challenged: {}", printable(why)),
+        (None, Some(row)) if report.challenging => {
+            format!("{} challenged so far: see `nodefence status`", row.challenged)
+        }
+        (None, Some(row)) => idle_text(row),
+        (None, None) if report.challenging => "their clients are being challenged".to_owned(),
+        (None, None) => "not challenged".to_owned(),
+    };
+    [established, idle]
 }
 
 fn of_new(report: &FlagReport) -> String {
@@ -151,6 +175,7 @@ fn idle_text(row: &ChallengeRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{cluster::Protocol, report::ExemptRow};
 
     fn report() -> FlagReport {
         FlagReport {
@@ -172,8 +197,10 @@ mod tests {
             written: true,
             flip_micros: 40,
             received_ns: 0,
+            established: None,
             challenging: true,
             challenged: None,
+            not_challenged: None,
             warnings: Vec::new(),
         }
     }
@@ -190,7 +217,7 @@ mod tests {
              exempt       0 ports\n\
              uncovered    0 of 2 backends\n"
         );
-        let challenged = ChallengeRow {
+        let mut challenged = ChallengeRow {
             listed: 14,
             challenged: 11,
             closed: 10,
@@ -199,38 +226,73 @@ mod tests {
             seconds: 0.02,
             ..ChallengeRow::default()
         };
+        assert_eq!(challenged.established(), Some(12));
+        let soon = FlagReport { established: Some(12), challenged: Some(challenged.clone()), ..report() };
+        let text = flag(&soon);
+        assert!(
+            text.contains("\nestablished  12 TCP flows, each reset when its client next sends\n"),
+            "{text}"
+        );
+        assert!(text.contains("\nidle         11 challenged so far: see `nodefence status`\n"), "{text}");
+        let exempt = ExemptRow {
+            node: "node-b".to_owned(),
+            address: "10.1.1.1".parse().unwrap(),
+            port: 80,
+            protocol: Protocol::Tcp,
+            service: "default/web".to_owned(),
+            why: "why".to_owned(),
+        };
+        let uncovered = BackendRow {
+            address: "10.9.1.1".parse().unwrap(),
+            port: None,
+            protocol: None,
+            node: "node-b".to_owned(),
+            flagged: true,
+            interface: None,
+            uncovered: Some("leaves by w0".to_owned()),
+        };
         let all = FlagReport {
             for_seconds: None,
             challenging: false,
-            challenged: Some(challenged),
+            established: challenged.established(),
+            challenged: Some(challenged.clone()),
             new_refused: Some("how kube-proxy forwards is not known".to_owned()),
             exempt_count: 3,
-            exempt: vec!["10.1.1.1:80/tcp (why)".to_owned()],
+            exempt: vec![exempt],
             uncovered_count: 1,
-            uncovered: vec!["10.9.1.1 (leaves by w0)".to_owned()],
+            uncovered: vec![uncovered],
             left_out: 4,
+            beyond_maps: 5,
             ..report()
         };
         assert_eq!(
             flag(&all),
             "on this node only (node-a): node-b is flagged by root (sudo by alice), until `nodefence unflag`\n\
              verdict      refuse (index 3), written in 40 us\n\
-             established  11 TCP flows, each reset when its client next sends\n\
+             established  12 TCP flows, each reset when its client next sends\n\
              idle         11 challenged, 10 of them closed in 0.020 s, 2 not TCP, 1 without an attached device\n\
              new          to 1 of 2 backends: not balanced anew: how kube-proxy forwards is not known\n\
              exempt       3 ports, which pass\n             10.1.1.1:80/tcp (why)\n             and 2 more\n\
              uncovered    1 of 2 backends, which pass\n             10.9.1.1 (leaves by w0)\n\
+             no room      5 backends of all nodes do not fit in the maps, and pass\n\
              left out     4 endpoints, which pass: each may be the node's own address\n"
         );
+        challenged.problem = Some("it was cut short".to_owned());
+        let cut_short =
+            FlagReport { established: challenged.established(), challenged: Some(challenged), ..report() };
+        let text = flag(&cut_short);
+        assert!(text.contains("\nestablished  not counted: it was cut short\n"), "{text}");
     }
 
     #[test]
     fn what_is_only_counted_is_said_to_pass() {
-        let observed = FlagReport { action: NodeAction::Observe, challenging: false, ..report() };
+        let why = Some("nothing is cut in observe mode".to_owned());
+        let observed =
+            FlagReport { action: NodeAction::Observe, challenging: false, not_challenged: why, ..report() };
         let text = flag(&observed);
         for line in [
             "\nestablished  pass, and are counted\n",
-            "\nidle         not challenged\n",
+            "\nidle         not challenged: nothing is cut in observe mode\n",
             "\nnew          to 2 of 2 backends: pass, and are counted\n",
         ] {
             assert!(text.contains(line), "{text}");

@@ -112,7 +112,8 @@ fn what_few_nodes_have_has_lines_of_its_own() {
     let refused = "Rescue          none, new connections are refused: how it forwards is not known";
     assert_eq!(lines(&unrescued), [refused]);
     let restored = |status: &mut Value| {
-        status["ipvs"]["nodes"] = json!({"node-b": DrainRow { drained: 2, waiting: 1, ..DrainRow::default() }});
+        status["ipvs"]["nodes"] =
+            json!({"node-b": DrainRow { drained: 2, waiting: 1, ..DrainRow::default() }});
         status["stale"] = json!({"node-b": crate::report::StaleRow::default()});
     };
     assert_eq!(lines(&restored), ["Restored        node-b: IPVS drained 2 of 3"]);

@@ -159,6 +159,14 @@ pub struct ChallengeRow {
     pub problem: Option<String>,
 }
 
+impl ChallengeRow {
+    /// The number of established TCP flows. `None` if flows may be missing from the listing.
+    pub fn established(&self) -> Option<usize> {
+        let others = self.skipped_closed + self.skipped_not_tcp + self.skipped_opening_or_ended;
+        self.problem.is_none().then(|| self.listed.saturating_sub(others))
+    }
+}
+
 /// The stale conntrack entries and affinity of a flagged node that were deleted. Stale entries tie clients to the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StaleRow {
@@ -206,13 +214,13 @@ pub struct FlagReport {
     /// The number of these backends that no attached device covers. Traffic to them is not cut.
     pub uncovered_count: usize,
     /// The first few backends that are not covered, with the reason.
-    pub uncovered: Vec<String>,
+    pub uncovered: Vec<BackendRow>,
     /// The number of exempt ports of the node: packets to them pass, because a Service has no other endpoint.
     #[serde(default)]
     pub exempt_count: usize,
     /// The first few exempt ports, with the reason.
     #[serde(default)]
-    pub exempt: Vec<String>,
+    pub exempt: Vec<ExemptRow>,
     /// The number of endpoints of the node that are left out of the maps, because each may be the address of the node. Traffic to them is not cut.
     #[serde(default)]
     pub left_out: usize,
@@ -231,11 +239,18 @@ pub struct FlagReport {
     pub flip_micros: u64,
     /// When the request was read, in nanoseconds of CLOCK_MONOTONIC (the clock of the datapath).
     pub received_ns: u64,
+    /// The number of established TCP flows to the node that conntrack listed after the flag was set. `None` if they were not counted: nothing is cut, no
+    /// client is told, the listing failed, or it took longer than half a second without `--wait`.
+    #[serde(default)]
+    pub established: Option<usize>,
     /// Whether idle clients are being challenged at this moment. `challenged` of `nodefence status` has the result later.
     pub challenging: bool,
-    /// The result of challenging the idle clients. `None` if the command did not wait for it.
+    /// The result of challenging the idle clients. If `challenging` is true: the result so far, or `None` if there is none yet.
     pub challenged: Option<ChallengeRow>,
-    /// What the operator should know, in words.
+    /// Why idle clients are not challenged at all. `None` if they are.
+    #[serde(default)]
+    pub not_challenged: Option<String>,
+    /// What the operator should know beside the other fields, in words.
     pub warnings: Vec<String>,
 }
 

@@ -49,6 +49,9 @@ pub trait Surroundings {
     /// Injects frames as ingress of their devices. Returns for each frame whether it was taken.
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool>;
 
+    /// Called when every flow was challenged once. The reports, one for each node, have no closed flows yet.
+    fn challenged_once(&mut self, _reports: &[Report]) {}
+
     /// Whether to go on with this node. False, after its flag was withdrawn, ends the node's challenge early.
     fn go_on(&self, node: usize) -> bool;
 }
@@ -158,6 +161,7 @@ pub fn challenge(
         report.challenge_seconds = start.elapsed().as_secs_f64();
         report.seconds = report.challenge_seconds;
     }
+    surroundings.challenged_once(&reports);
 
     let mut left = flows;
     left.retain(|owned| challenged.contains_key(&key(&owned.flow)));

@@ -154,18 +154,27 @@ fn what_a_flag_did() {
         "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2,
         "skipped_opening_or_ended": 1, "unreachable": 1, "liberal": 1, "seconds": 0.25, "problem": "it was cut short"
     });
+    let uncovered = json!({
+        "address": "10.244.2.7", "port": 9100, "protocol": "tcp", "node": "node-b", "flagged": true, "interface": "wg0",
+        "uncovered": "leaves by wg0"
+    });
+    let exempt = json!({
+        "node": "node-b", "address": "10.244.2.8", "port": 80, "protocol": "tcp", "service": "default/web",
+        "why": "default/web has nothing else"
+    });
     let full = json!({
         "node": "node-b", "on": "node-a", "by": "root (sudo by alice)", "index": 3, "action": "refuse",
-        "for_seconds": 3600, "backends": 30, "uncovered_count": 22, "uncovered": ["10.244.2.7 (leaves by wg0)"],
-        "exempt_count": 21, "exempt": ["10.244.2.8:80/tcp (default/web has nothing else)"], "left_out": 4,
+        "for_seconds": 3600, "backends": 30, "uncovered_count": 22, "uncovered": [uncovered],
+        "exempt_count": 21, "exempt": [exempt], "left_out": 4,
         "beyond_maps": 5, "new_refused": "IPVS is not loaded", "replaced": held_flag(), "written": true,
-        "flip_micros": 40, "received_ns": 1000, "challenging": true, "challenged": challenged, "warnings": ["it is the own node"]
+        "flip_micros": 40, "received_ns": 1000, "established": 4, "challenging": true, "challenged": challenged, "not_challenged": "with --answer drop nobody is told",
+        "warnings": ["it is the own node"]
     });
     let least = json!({
         "node": "node-b", "on": "", "by": "", "index": 3, "action": "refuse", "for_seconds": null, "backends": 0,
         "uncovered_count": 0, "uncovered": [], "exempt_count": 0, "exempt": [], "left_out": 0, "beyond_maps": 0,
         "new_refused": null, "replaced": null, "written": false, "flip_micros": 0, "received_ns": 0,
-        "challenging": false, "challenged": null, "warnings": []
+        "established": null, "challenging": false, "challenged": null, "not_challenged": null, "warnings": []
     });
     let with = |name: &str, value: Value| {
         let mut changed = least.clone();
@@ -174,6 +183,8 @@ fn what_a_flag_did() {
     };
     let mut counted = full.clone();
     counted["challenged"]["problem"] = Value::Null;
+    counted["challenging"] = json!(false);
+    counted["not_challenged"] = Value::Null;
     let samples = [
         ("full", full),
         ("counted", counted),
