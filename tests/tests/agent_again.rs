@@ -1,4 +1,4 @@
-//! Waiting clients are reset also where the flag is older than the cut: after a restart, a reload or a device that came late.
+//! Clients that wait for an answer are reset even if the cut begins after the flag: after a restart, after a change of the cluster file, after a change of routes.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// A client's error can be read by then.
-const TOLD: Duration = Duration::from_millis(50);
+/// After this time a client can read the error of its socket.
+const READABLE: Duration = Duration::from_millis(50);
 
-/// Clients of node B that wait for an answer, whose processes are frozen, so that none comes.
+/// Clients of node B that wait for an answer. The processes of node B are frozen, so no answer comes.
 struct Idle<'a> {
     cluster: &'a Cluster,
     conns: Vec<Conn>,
@@ -29,7 +29,7 @@ impl<'a> Idle<'a> {
         for family in [Family::V4, Family::V6] {
             let mut conn = Case { cluster, place: Place::Outside, family }.to_b(Service::Web)?;
             conn.long_poll()?;
-            // A segment that leaves by another device than the entry's first one ends the masqueraded entry (`nf_nat_inet_fn`, nf_nat_core.c).
+            // The kernel deletes a masqueraded entry if a segment leaves by another device than the entry's first segment did (`nf_nat_inet_fn`, nf_nat_core.c).
             conn.settle()?;
             conns.push(conn);
         }
@@ -37,23 +37,23 @@ impl<'a> Idle<'a> {
         Ok(Self { cluster, conns })
     }
 
-    /// Checks that no client was reset so far.
+    /// Checks that no client was reset yet.
     fn still_wait(&mut self) -> Result<()> {
         for conn in &mut self.conns {
             let outcome = conn.wait_end(Duration::from_millis(200));
-            ensure!(outcome == Outcome::TimedOut, "told too early: {outcome:?}");
+            ensure!(outcome == Outcome::TimedOut, "the client's wait ended too early: {outcome:?}");
         }
         Ok(())
     }
 
-    /// All are, which is promised so long after `began`.
-    fn are_told(&mut self, agent: &Agent, promised: Duration, began: Instant) -> Result<()> {
+    /// Checks that each client is reset, at the latest `promised` after `began`.
+    fn are_reset(&mut self, agent: &Agent, promised: Duration, began: Instant) -> Result<()> {
         for conn in &mut self.conns {
             let outcome = conn.wait_end(SOON);
             ensure!(outcome == Outcome::Reset, "{outcome:?}; the agent's log:\n{}", agent.log());
         }
-        let told = within("to the last of two idle clients", promised, began);
-        told.map(drop).with_context(|| agent.log())
+        let took = within("to the last of two idle clients", promised, began);
+        took.map(drop).with_context(|| agent.log())
     }
 }
 
@@ -63,13 +63,13 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// What `status` says of the last round of challenges for node B; null before the first.
+/// What `status` says about the last round of challenges for node B. The value is null before the first round.
 fn last_challenge(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["challenged"]["node-b"].clone())
 }
 
-/// An agent that resets nobody flags the node. Then an agent that resets replaces it.
-fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
+/// The first agent resets no client of the node that it flags. The next agent resets them.
+fn reset_by_the_next_agent(first: &[&str]) -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let mut agent = cluster.agent_with(first)?;
     let mut idle = Idle::new(&cluster)?;
@@ -81,17 +81,17 @@ fn told_by_the_next_agent(first: &[&str]) -> Result<()> {
         last_challenge(&agent).is_ok_and(|row| row["challenged"].as_u64().is_some_and(|flows| flows >= 2))
     })
     .with_context(|| agent.log())?;
-    idle.are_told(&agent, TOLD, Instant::now())
+    idle.are_reset(&agent, READABLE, Instant::now())
 }
 
 #[test]
 fn who_was_only_observed() -> Result<()> {
-    told_by_the_next_agent(&["--mode", "observe"])
+    reset_by_the_next_agent(&["--mode", "observe"])
 }
 
 #[test]
 fn who_was_only_dropped() -> Result<()> {
-    told_by_the_next_agent(&["--answer", "drop"])
+    reset_by_the_next_agent(&["--answer", "drop"])
 }
 
 /// The next agent does not challenge the client of a flow that was reset.
@@ -101,16 +101,18 @@ fn a_restart_challenges_nothing_that_was_reset() -> Result<()> {
     let mut agent = cluster.agent()?;
     let mut idle = Idle::new(&cluster)?;
     let flagged = agent.flag_now("node-b")?;
-    idle.are_told(&agent, FREED, flagged)?;
+    idle.are_reset(&agent, FREED, flagged)?;
     agent.terminate()?;
     agent.restart(&[])?;
-    wait_until("the next agent has looked", SOON, || last_challenge(&agent).is_ok_and(|row| !row.is_null()))?;
+    wait_until("the next agent has listed the flows", SOON, || {
+        last_challenge(&agent).is_ok_and(|row| !row.is_null())
+    })?;
     let row = last_challenge(&agent)?;
     ensure!(row["listed"].as_u64().is_some_and(|listed| listed >= 2) && row["challenged"] == 0, "{row}");
     Ok(())
 }
 
-/// The file knows of the flagged node's pod only later.
+/// The cluster file lists the flagged node's pod only after the flag.
 #[test]
 fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -123,12 +125,12 @@ fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {
     let mut idle = Idle::new(&cluster)?;
     agent.expect(&["flag", "node-b", "--wait"])?;
     idle.still_wait()?;
-    let renamed = Instant::now();
+    let rewritten = Instant::now();
     agent.rewrite_cluster_file(&whole)?;
-    idle.are_told(&agent, FOLLOWED + FREED, renamed)
+    idle.are_reset(&agent, FOLLOWED + FREED, rewritten)
 }
 
-/// At the flag no attached device leads to the backends; later one does.
+/// At the time of the flag the backends' routes leave by a device that is not attached. Later they leave by an attached one.
 #[test]
 fn a_route_that_comes_after_the_flag() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -150,21 +152,21 @@ fn a_route_that_comes_after_the_flag() -> Result<()> {
     let del = |(family, bits)| format!("route del {}/{bits} dev aside0\n", cluster.b.pod_address(family));
     let came = Instant::now();
     cluster.a.ns.ip(&pods.map(del).concat())?;
-    idle.are_told(&agent, FREED, came)
+    idle.are_reset(&agent, FREED, came)
 }
 
-/// The node's link is down when the agent ends, and stays so while there is none: its successor's clients are told all the same.
+/// The flagged node's link is down when the agent ends, and stays down. The next agent resets the clients all the same.
 #[test]
 fn held_neighbours_outlive_the_agent() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     for family in ["ipv4", "ipv6"] {
-        // Between one and three minutes, by the kernel's dice.
+        // The kernel picks a random time between half of this value and one and a half times this value: one to three minutes.
         cluster.a.ns.sysctl(&format!("{family}/neigh/eth0/base_reachable_time_ms"), "120000")?;
     }
     let mut agent = cluster.agent()?;
-    let mut kept = Vec::new();
+    let mut conns = Vec::new();
     for family in [Family::V4, Family::V6] {
-        kept.push(unlisted::to_b(&cluster, family)?);
+        conns.push(unlisted::to_b(&cluster, family)?);
     }
     agent.flag("node-b")?;
     let reachable = || -> Result<bool> {
@@ -172,22 +174,22 @@ fn held_neighbours_outlive_the_agent() -> Result<()> {
         let held = |family| shown.contains(&format!("{} dev eth0 ", cluster.b.address(family)));
         Ok(held(Family::V4) && held(Family::V6))
     };
-    wait_until("the entries are held", SOON, || reachable().is_ok_and(|held| held))?;
+    wait_until("the neighbour entries are held", SOON, || reachable().is_ok_and(|held| held))?;
     cluster.fabric.ip("link set p2 down")?;
     agent.terminate()?;
     ensure!(reachable()?, "{}", cluster.a.ns.exec("ip neigh")?);
     agent.restart(&[])?;
-    for conn in &mut kept {
+    for conn in &mut conns {
         reset_at_next_packet(conn).with_context(|| agent.log())?;
     }
-    // On an unflag the successor releases only entries that it holds itself.
+    // An agent releases at the unflag only entries that it holds itself.
     let held = || -> Result<usize> {
         let status = agent.status()?;
         let rows = status["neighbours"].as_array().context("no neighbours")?;
         Ok(rows.iter().filter(|row| row["state"] == "held").count())
     };
-    wait_until("the successor holds them", SOON, || held().is_ok_and(|held| held == 2))?;
-    // The entries are released by the unflag alone.
+    wait_until("the next agent holds the neighbour entries", SOON, || held().is_ok_and(|held| held == 2))?;
     agent.unflag("node-b")?;
-    wait_until("they are released", SOON, || reachable().is_ok_and(|held| !held)).map(drop)
+    wait_until("the unflag has released the neighbour entries", SOON, || reachable().is_ok_and(|held| !held))
+        .map(drop)
 }

@@ -1,4 +1,4 @@
-//! The doctor beside an agent that runs.
+//! `nodefence doctor` beside a running agent.
 
 use std::{
     net::UdpSocket,
@@ -14,7 +14,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// The agent itself is asked for settings that only the agent was told: its folder of pins, and kube-proxy's mode.
+/// The doctor gets settings that only the agent was given from the agent: the folder of pins and kube-proxy's mode.
 #[test]
 fn it_asks_the_agent() -> Result<()> {
     let ns = Arc::new(Netns::new("doctor")?);
@@ -34,7 +34,7 @@ fn it_asks_the_agent() -> Result<()> {
     };
     let [interface, proxy] = found(&["doctor"])?;
     ensure!(interface.starts_with("attached by ") && proxy.starts_with("nftables"), "{interface}, {proxy}");
-    // With another folder named, the doctor reports on that one. A filter of clsact has no pin: it is shown, whatever folder its programs are in.
+    // The doctor reports on the folder of `--pin-dir`. A clsact filter has no pin, so the doctor shows it for each folder.
     let [interface, _] = found(&["doctor", "--pin-dir", "/sys/fs/bpf/nodefence/v3"])?;
     let pinned = kernel::version()? >= kernel::TCX;
     let expected = if pinned { "not attached" } else { "attached by clsact" };
@@ -46,7 +46,7 @@ fn it_asks_the_agent() -> Result<()> {
     Ok(())
 }
 
-/// An agent that does not answer is named by its process, so that the operator can end it.
+/// The doctor names the process of an agent that does not answer, so that the operator can end it.
 #[test]
 fn an_agent_that_stands_still_is_named() -> Result<()> {
     let ns = Arc::new(Netns::new("doctor")?);
@@ -67,7 +67,7 @@ fn an_agent_that_stands_still_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Packets that conntrack drops because every source port is taken: two clients, one port.
+/// Sends packets from two sockets that SNAT maps to one source port. Conntrack drops the second.
 fn clash(cluster: &Cluster) -> Result<()> {
     cluster.client.run(|| {
         for _ in 0..2 {
@@ -103,7 +103,7 @@ fn packets_that_conntrack_drops() -> Result<()> {
     let during = during?;
     ensure!(during[0] == "warn", "{during:?}\n{}", cluster.a.ns.exec("conntrack -S")?);
     ensure!(during[1].starts_with("packets are being dropped: insert_failed "), "{during:?}");
-    // Past events are shown, and are nothing to mend.
+    // Drops in the past are shown, but are no fault.
     let after = drops()?;
     let history = "none just now; since this network namespace began: insert_failed ";
     ensure!(after[0] == "ok" && after[1].starts_with(history), "{after:?}");

@@ -1,4 +1,4 @@
-//! Flags: what the operator may do, and what becomes of them. What they leave in the maps: `agent_maps`.
+//! Flags: which ones the agent accepts, how long they last, and what the command line says about them. `agent_maps` checks their effect on the maps.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For waits that nothing is promised of.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Without an event routes are looked at every 5 s: a change that is seen sooner was told.
-const TOLD: Duration = Duration::from_secs(3);
+/// The agent reads routes at an event, and every 5 s without one. A change that the agent sees within this time came by an event.
+const BY_EVENT: Duration = Duration::from_secs(3);
 
 fn start_on(interfaces: &[&str], more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     let ns = four_nodes::namespace("flags")?;
@@ -35,7 +35,7 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     start_on(&["v0"], more)
 }
 
-/// Nodes, and the backends that were written.
+/// The content of the maps `nodes` and `backends`.
 #[derive(Debug, PartialEq)]
 struct Maps {
     nodes: Vec<NodeEntry>,
@@ -69,17 +69,17 @@ fn a_flag_is_renewed_and_ends_in_time() -> Result<()> {
     let flagged = Instant::now();
     let first = entry(&ns, &agent, "node-b")?.until;
     let renewed = || {
-        let b = entry(&ns, &agent, "node-b");
-        assert!(b.as_ref().is_ok_and(|b| b.until > monotonic_ns()), "lapsed: {b:?}");
-        b.is_ok_and(|b| b.until > first)
+        let now = entry(&ns, &agent, "node-b");
+        assert!(now.as_ref().is_ok_and(|now| now.until > monotonic_ns()), "lapsed: {now:?}");
+        now.is_ok_and(|now| now.until > first)
     };
     wait_within("a verdict's renewal", RENEWED, flagged, renewed)?;
     let took = wait_within("a flag's end", lasts + (RENEWED - Duration::from_secs(1)), flagged, || {
-        entry(&ns, &agent, "node-b").is_ok_and(|b| b.verdict == Verdict::Healthy as u32)
+        entry(&ns, &agent, "node-b").is_ok_and(|entry| entry.verdict == Verdict::Healthy as u32)
     })?;
     ensure!(began.elapsed() >= lasts, "it ended after {took:?}");
     ensure!(agent.node("node-b")?["flag"].is_null());
-    wait_until("the file", LIMIT, || {
+    wait_until("flags.json without the flag", LIMIT, || {
         fs::read_to_string(agent.socket().with_file_name("flags.json"))
             .is_ok_and(|text| !text.contains("node-b"))
     })
@@ -130,8 +130,8 @@ fn flags_are_adopted_after_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// The time that a large cluster file takes is not known before the file is read, so flags are renewed before. A bad file shows that: the start that fails for
-/// it has renewed all the same.
+/// The agent renews flags before it reads the cluster file, since a large file takes an unknown time. A start that fails because of a bad file shows it: the verdict
+/// was renewed before.
 #[test]
 fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
@@ -142,7 +142,7 @@ fn flags_are_renewed_before_the_cluster_file_is_read() -> Result<()> {
     fs::write(agent.cluster_file(), "nodes:\n- {name: node-a, addr")?;
     let error = agent.restart(&[]).expect_err("started with a bad file").to_string();
     ensure!(error.contains("cluster.yaml"), "{error}");
-    ensure!(maps(&ns)?.nodes[index].until > before, "not renewed");
+    ensure!(maps(&ns)?.nodes[index].until > before, "the verdict was not renewed before the file was read");
     fs::write(agent.cluster_file(), four_nodes::FILE)?;
     agent.restart(&[])?;
     ensure!(agent.node("node-b")?["action"] == "refuse");
@@ -160,8 +160,8 @@ fn a_damaged_flags_file_frees_and_says_so() -> Result<()> {
     let status = agent.json(&["status"])?;
     let problem = status["flags_problem"].as_str().context("no problem in status")?;
     ensure!(problem.contains("flags.json") && problem.contains("is damaged"), "{problem}");
-    ensure!(entry(&ns, &agent, "node-b")?.verdict == Verdict::Healthy as u32, "still cut");
-    // The next flag mends it.
+    ensure!(entry(&ns, &agent, "node-b")?.verdict == Verdict::Healthy as u32, "node-b is still cut");
+    // The next flag writes a sound file.
     agent.flag("node-b")?;
     ensure!(agent.json(&["status"])?["flags_problem"].is_null());
     Ok(())
@@ -182,7 +182,7 @@ fn unwise_flags_are_refused_unless_forced() -> Result<()> {
     refused(&["flag", "node-a"], "the node this agent runs on")?;
     agent.flag("node-b")?;
     refused(&["flag", "node-c"], "2 of 4 nodes would be flagged, more than a third")?;
-    // The same one again is no second.
+    // A repeated flag of the same node counts once.
     agent.flag("node-b")?;
     agent.expect(&["flag", "node-c", "--force"])?;
     let own = agent.cli(&["flag", "node-a", "--force"])?;
@@ -251,7 +251,7 @@ fn uncovered_backends_are_named() -> Result<()> {
          link set w0 up
          link set w1 up
          route add 10.9.1.0/24 dev w0")?;
-    wait_within("the route is seen", TOLD, Instant::now(), || {
+    wait_within("the route is seen", BY_EVENT, Instant::now(), || {
         agent.json(&["status"]).is_ok_and(|status| status["uncovered"] == 1)
     })?;
     let status = agent.json(&["status"])?;
@@ -268,7 +268,7 @@ fn uncovered_backends_are_named() -> Result<()> {
     Ok(())
 }
 
-/// First all leaves by another device, and then there is none at all.
+/// First all traffic leaves by a device that is not attached. Then the attached device is deleted.
 #[test]
 fn who_sees_no_packets_is_blind() -> Result<()> {
     let (ns, agent) = start(&[])?;
@@ -280,11 +280,11 @@ fn who_sees_no_packets_is_blind() -> Result<()> {
          route add 10.9.128.0/17 dev w0")?;
     let begins = |with: &str| agent.expect(&["status"]).is_ok_and(|text| text.starts_with(with));
     let uncovered = "BLIND: nothing is cut: no backend is covered; 1 warning: NF03\n  NF03  ";
-    wait_within("no backend is covered", TOLD, Instant::now(), || begins(uncovered))
+    wait_within("no backend is covered", BY_EVENT, Instant::now(), || begins(uncovered))
         .with_context(|| agent.expect(&["status"]).unwrap_or_default())?;
     ns.ip("link delete v0")?;
     let gone = "BLIND: nothing is cut: no device is attached; ";
-    wait_within("no device is attached", TOLD, Instant::now(), || begins(gone))
+    wait_within("no device is attached", BY_EVENT, Instant::now(), || begins(gone))
         .with_context(|| agent.expect(&["status"]).unwrap_or_default())?;
     ensure!(agent.cli(&["status", "--check"])?.status.code() == Some(5));
     Ok(())
@@ -297,7 +297,7 @@ fn auto_follows_routes() -> Result<()> {
          link set w0 up
          link set w1 up
          route add 10.9.1.0/24 dev w0")?;
-    wait_within("w0 is attached to", TOLD, Instant::now(), || {
+    wait_within("w0 is attached to", BY_EVENT, Instant::now(), || {
         agent.json(&["status"]).is_ok_and(|status| {
             let attached = |row: &Value| row["name"] == "w0" && !row["tc"].is_null();
             status["uncovered"] == 0
@@ -330,12 +330,12 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
         Ok(names)
     };
     let all = ["v0", "w0", "x0"];
-    wait_within("all are attached to", TOLD, Instant::now(), || {
+    wait_within("all are attached to", BY_EVENT, Instant::now(), || {
         attached(&agent).is_ok_and(|names| names == all)
     })
     .with_context(|| agent.log())?;
     agent.kill();
-    // As while a routing daemon starts anew: the route comes back later than the agent.
+    // A routing daemon that restarts may add the route again only after the agent's start.
     ns.ip("route del 10.9.1.0/24 dev w0")?;
     agent.restart(&[])?;
     ensure!(attached(&agent)? == all, "{:?}", attached(&agent)?);
@@ -347,7 +347,7 @@ fn a_flag_answers_before_idle_clients_are_challenged() -> Result<()> {
     let (_ns, agent) = start(&[])?;
     let report = agent.json(&["flag", "node-b"])?;
     ensure!(report["challenging"] == true && report["challenged"].is_null(), "{report}");
-    wait_until("the round is over", Duration::from_secs(20), || {
+    wait_until("the round of challenges is over", Duration::from_secs(20), || {
         agent.json(&["status"]).is_ok_and(|status| status["challenged"]["node-b"]["listed"] == 0)
     })?;
     agent.unflag("node-b")?;

@@ -1,4 +1,4 @@
-//! The rows of `flows` for real flows through a Service.
+//! `nodefence flows` lists real flows through a Service.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -16,7 +16,7 @@ fn flows_are_listed_by_node() -> Result<()> {
         let answer: Value = serde_json::from_str(&agent.expect(&[&["flows", "-o", "json"], args].concat())?)?;
         Ok(answer["items"].as_array().context("no list")?.clone())
     };
-    let mut kept =
+    let mut conn =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
     let service = cluster.service(Service::Web, Place::Outside, Family::V4).to_string();
     let backend = cluster.b.pod_address(Family::V4).to_string();
@@ -31,7 +31,7 @@ fn flows_are_listed_by_node() -> Result<()> {
     ensure!(!list(&["--node", "node-c"])?.iter().any(ours));
     ensure!(list(&[])?.iter().any(ours));
     agent.flag("node-b")?;
-    reset_by_now(&mut kept)?;
+    reset_by_now(&mut conn)?;
     let table = agent.expect(&["flows", "--node", "node-b"])?;
     ensure!(table.starts_with("PROTOCOL") && !table.contains("ESTABLISHED"), "{table}");
     let unknown = agent.cli(&["flows", "--node", "node-z"])?;

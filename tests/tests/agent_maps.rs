@@ -1,4 +1,4 @@
-//! The effect of a flag on the pinned maps: all of their bytes, before, meanwhile and after, a lapse and another agent included.
+//! The effect of a flag on the pinned maps. The tests compare all bytes of the maps before, during and after a flag, also around a lapse and a restart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ fn start() -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// Map and key of a value.
+/// The map and the key of a value.
 type Place = (&'static str, Vec<u8>);
 type Pinned = BTreeMap<Place, Vec<u8>>;
 
@@ -74,7 +74,7 @@ where
     Ok(())
 }
 
-/// Every byte of every pinned map, but for `lease`, which is renewed each second; `events`, which the agent empties all the time, has none that can be looked up.
+/// All bytes of all pinned maps except two: the agent renews `lease` each second, and the ring `events` has no keys to look up.
 fn pinned(ns: &Netns) -> Result<Pinned> {
     ns.run(|| {
         let mut names = BTreeSet::new();
@@ -100,7 +100,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
             "ports",
             "route_vlans",
         ];
-        ensure!(names.iter().eq(&known), "maps that this test does not read: {names:?}");
+        ensure!(names.iter().eq(&known), "the pinned maps are not those that this test knows: {names:?}");
         let mut out = Pinned::new();
         hash::<16, 12>("backends", &mut out)?;
         hash::<20, 4>("ports", &mut out)?;
@@ -118,7 +118,7 @@ fn pinned(ns: &Netns) -> Result<Pinned> {
     })
 }
 
-/// The differences of two readings.
+/// The places whose values differ between two readings.
 fn changed(before: &Pinned, after: &Pinned) -> BTreeSet<Place> {
     let places = before.keys().chain(after.keys());
     places.filter(|place| before.get(*place) != after.get(*place)).cloned().collect()
@@ -172,8 +172,8 @@ fn a_flag_is_one_entry_and_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// A stopped agent's verdict lapses and returns with the agent; a killed one's lapses and is adopted by the next. All that the kernel notes
-/// meanwhile is the packet that it let pass.
+/// The verdict of a stopped agent lapses, and holds again once the agent goes on. The verdict of a killed agent lapses, and the next agent adopts it. Meanwhile the
+/// kernel only counts the packet that passed.
 #[test]
 fn a_lapse_leaves_nothing_behind() -> Result<()> {
     let (ns, mut agent) = start()?;
@@ -192,10 +192,13 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
         let lapsed = pinned(&ns)?;
         ensure!(
             changed(&flagged, &lapsed).is_subset(&[at("nodes", b)].into()),
-            "{killed}: a lapse wrote more"
+            "killed {killed}: the lapse changed other places than the node's entry"
         );
         let ((verdict, action, _), flagged) = (entry(&lapsed, b)?, entry(&flagged, b)?);
-        ensure!((verdict, action) == (flagged.0, flagged.1), "{killed}: {verdict} {action}, {flagged:?}");
+        ensure!(
+            (verdict, action) == (flagged.0, flagged.1),
+            "killed {killed}: {verdict} {action}, {flagged:?}"
+        );
         ns.run(|| -> Result<()> {
             std::net::UdpSocket::bind("10.9.0.1:0")?.send_to(b"anyone", "10.9.1.1:9")?;
             Ok(())
@@ -205,7 +208,7 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
         ensure!(changed(&lapsed, &passed) == [counter.clone()].into(), "{:?}", changed(&lapsed, &passed));
         ns.run(move || -> Result<()> {
             let mut events = RingBuf::try_from(open("events")?)?;
-            ensure!(events.next().is_none(), "an event of a packet that passed");
+            ensure!(events.next().is_none(), "there is an event for a packet that passed");
             Ok(())
         })?;
         let goes_on = if killed {
@@ -222,12 +225,12 @@ fn a_lapse_leaves_nothing_behind() -> Result<()> {
         agent.unflag("node-b")?;
         let after = pinned(&ns)?;
         before.insert(counter.clone(), passed[&counter].clone());
-        ensure!(after == before, "{killed}: {:?}", changed(&before, &after));
+        ensure!(after == before, "killed {killed}: {:?}", changed(&before, &after));
     }
     Ok(())
 }
 
-/// The last endpoint of a Service is exempt for as long as its node is flagged, also by the next agent.
+/// The last endpoint of a Service is exempt while its node is flagged, also after a restart of the agent.
 #[test]
 fn an_exempt_port_leaves_nothing_behind() -> Result<()> {
     const LAST_ENDPOINT: &str = "services:
@@ -246,7 +249,7 @@ fn an_exempt_port_leaves_nothing_behind() -> Result<()> {
         let flagged = pinned(&ns)?;
         let mut changes = changed(&before, &flagged);
         ensure!(changes.remove(&at("nodes", b)), "no verdict: {changes:?}");
-        // The port, and that its address has one.
+        // One entry is the exempt port, the other says that its address has an exempt port.
         let maps: Vec<&'static str> = changes.iter().map(|(map, _)| *map).collect();
         ensure!(maps == ["ports", "ports"], "{changes:?}");
         if killed {
@@ -254,15 +257,17 @@ fn an_exempt_port_leaves_nothing_behind() -> Result<()> {
             agent.restart(&[])?;
         }
         agent.unflag("node-b")?;
-        // The reply to an unflag comes before the exempt ports are removed.
+        // The agent replies to an unflag before it removes the exempt ports.
         let same = || pinned(&ns).is_ok_and(|after| after == before);
         let gone = wait_until("the exemption is gone", RENEWED, same);
-        gone.with_context(|| format!("{killed}: {:?}", pinned(&ns).map(|after| changed(&before, &after))))?;
+        gone.with_context(|| {
+            format!("killed {killed}: {:?}", pinned(&ns).map(|after| changed(&before, &after)))
+        })?;
     }
     Ok(())
 }
 
-/// How a node's `until` moves.
+/// The renewals of a node's `until`.
 struct Renewals {
     name: &'static str,
     node: u32,
@@ -293,7 +298,10 @@ impl Renewals {
         let ahead = Duration::from_nanos(now.saturating_sub(monotonic_ns()));
         let least = Duration::from_nanos(VERDICT_LIFETIME_NS) - RENEWED;
         if ahead + watch::stood_still(self.since) < least {
-            return Err(watch::overdue(least, format!("{}: it holds for {ahead:?} only", self.name)));
+            return Err(watch::overdue(
+                least,
+                format!("{}: the verdict holds for {ahead:?} only", self.name),
+            ));
         }
         if now > self.until {
             self.longest = self.longest.max(waited);
@@ -329,7 +337,7 @@ fn each_verdict_is_renewed_each_second() -> Result<()> {
     Ok(())
 }
 
-/// The lease is renewed also where no node is flagged. Once it is over, IPVS destinations that a gone agent drained are restored.
+/// The agent renews the lease even if no node is flagged. Once the lease has lapsed, the guard restores the IPVS destinations that a dead agent drained.
 #[test]
 fn the_lease_is_renewed_with_the_verdicts() -> Result<()> {
     let (ns, mut agent) = start()?;
@@ -345,6 +353,6 @@ fn the_lease_is_renewed_with_the_verdicts() -> Result<()> {
     let last = says()?;
     let limit = Duration::from_nanos(VERDICT_LIFETIME_NS);
     watch::wait_within("lapse of the lease", limit, Instant::now(), || monotonic_ns() > last)?;
-    ensure!(says()? == last, "somebody renews it");
+    ensure!(says()? == last, "the lease is renewed without an agent");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! An agent that follows single objects: what it waits for, what it cuts, what conflicts, and how it ends.
+//! An agent whose source delivers single objects: what the agent waits for, what it cuts, how it treats conflicts, and how it ends.
 
 use std::{
     net::SocketAddr,
@@ -21,9 +21,9 @@ use nodefence_tests::{
 };
 use serde_json::{Value, json};
 
-/// The other end does not exist: a packet that is not refused at once gets no answer.
+/// The destination does not exist: a packet that is not refused within this time gets no answer.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Generous: the machine may be busy.
+/// A generous limit, since the machine may be busy.
 const READY: Duration = Duration::from_secs(60);
 
 const NODES: &str = "nodes node-a=10.9.0.1 node-b=10.9.0.12 node-c=10.9.0.13 node-d=10.9.0.14\n";
@@ -43,7 +43,7 @@ fn begin_with(options: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// An agent that was told of all objects.
+/// An agent that has received all objects.
 fn start() -> Result<(Arc<Netns>, Agent)> {
     start_with(&[])
 }
@@ -55,7 +55,7 @@ fn start_with(options: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     Ok((ns, agent))
 }
 
-/// The index of the node whose backend this address is in the map.
+/// The index of the node that the map `backends` has for this address.
 fn owner(ns: &Netns, address: &str) -> Result<Option<u64>> {
     let address = Addr::from(address.parse::<std::net::IpAddr>()?);
     ns.run(move || {
@@ -65,7 +65,7 @@ fn owner(ns: &Netns, address: &str) -> Result<Option<u64>> {
     })
 }
 
-/// Waits until the map says so.
+/// Waits until the map `backends` has this address with this node, or does not have it.
 fn owned(ns: &Netns, agent: &Agent, address: &str, node: Option<&str>) -> Result<()> {
     let index = node.map(|node| agent.node(node)?["index"].as_u64().context("no index")).transpose()?;
     let what = format!("{address} is of {node:?} in the map");
@@ -77,13 +77,13 @@ fn owned(ns: &Netns, agent: &Agent, address: &str, node: Option<&str>) -> Result
 fn is_refused(ns: &Netns, address: &str) -> Result<bool> {
     let to: SocketAddr = format!("{address}:8080").parse()?;
     match Conn::attempt(ns, to, AT_ONCE).conn.map_err(|error| Outcome::of(&error)) {
-        // Passing packets get no answer: their destination does not exist.
+        // A packet that passes gets no answer, since its destination does not exist.
         Err(Outcome::TimedOut) => Ok(false),
         _ => Conn::refused_at_once(ns, to, AT_ONCE).map(|_| true),
     }
 }
 
-/// Waits until the row of the source in `status` is so.
+/// Waits until the source's row in `status` passes `test`.
 fn told(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<Value> {
     let row = || agent.status().map(|status| status["cluster"].clone());
     wait_within(what, FOLLOWED, Instant::now(), || row().is_ok_and(|row| test(&row)))
@@ -91,7 +91,7 @@ fn told(agent: &Agent, what: &str, test: impl Fn(&Value) -> bool) -> Result<Valu
     row()
 }
 
-/// How often the log has that.
+/// How often the log contains `text`.
 fn logged(agent: &Agent, text: &str) -> usize {
     agent.log().matches(text).count()
 }
@@ -99,7 +99,7 @@ fn logged(agent: &Agent, text: &str) -> usize {
 #[test]
 fn what_comes_in_any_order_is_cut() -> Result<()> {
     let (ns, mut agent) = begin()?;
-    // Slices first, and single objects, which are no list: they may not be all.
+    // Slices come first. A single Service is no list: there may be others.
     agent.tell(&format!("{SLICES}service default/web=10.96.0.10:80\n"))?;
     agent
         .wait_for_log("the start waits for the list of objects: the first list of nodes, Services event=")?;
@@ -107,7 +107,7 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
     agent.wait_for_log("the first list of Services")?;
     agent.tell(SERVICES)?;
     agent.wait_for_log("there are no nodes; if that is meant, start the agent with --allow-empty")?;
-    ensure!(!agent.socket().exists(), "it serves, and does not know who exists");
+    ensure!(!agent.socket().exists(), "the agent serves its socket before it knows the nodes");
     agent.tell(NODES)?;
     agent.ready()?;
     owned(&ns, &agent, "10.9.1.1", Some("node-b"))?;
@@ -127,15 +127,15 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
     );
     ensure!(text.contains("\nView ") && !text.contains("luster file"), "{text}");
 
-    ensure!(!is_refused(&ns, "10.9.1.1")?, "nobody is flagged");
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "a pod is cut, and no node is flagged");
     agent.flag("node-b")?;
-    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
-    ensure!(!is_refused(&ns, "10.9.2.1")?, "node-c is not flagged");
-    // A pod that comes while its node is cut.
+    ensure!(is_refused(&ns, "10.9.1.1")?, "a pod of the flagged node is not cut");
+    ensure!(!is_refused(&ns, "10.9.2.1")?, "a pod of node-c is cut, which is not flagged");
+    // A pod is added while its node is cut.
     agent.tell("slice web-2=default/web:10.9.1.3@node-b\n")?;
     owned(&ns, &agent, "10.9.1.3", Some("node-b"))?;
     agent.unflag("node-b")?;
-    ensure!(!is_refused(&ns, "10.9.1.1")?, "it is cut still");
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "a pod is cut after the unflag");
     agent.end()
 }
 
@@ -143,7 +143,7 @@ fn what_comes_in_any_order_is_cut() -> Result<()> {
 fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
     let (ns, mut agent) = start()?;
     agent.flag("node-b")?;
-    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
+    ensure!(is_refused(&ns, "10.9.1.1")?, "a pod of the flagged node is not cut");
     agent.tell("node node-d=10.9.0.14,10.9.1.1\n")?;
     let row = told(&agent, "conflicts", |row| row["conflicts"] == 2)?;
     let why = "10.9.1.1 is claimed for `node-b` and for `node-d`, and counts for neither";
@@ -153,9 +153,9 @@ fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
     ]);
     ensure!(row["conflict_examples"] == expected && row["error"].is_null(), "{row}");
     owned(&ns, &agent, "10.9.1.1", None)?;
-    ensure!(!is_refused(&ns, "10.9.1.1")?, "what two nodes claim is cut");
-    // All else is, and what comes is taken.
-    ensure!(is_refused(&ns, "10.9.1.2")?, "what does not conflict is not cut any more");
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "an address that two nodes claim is cut");
+    // All other backends are still cut, and new objects are still accepted.
+    ensure!(is_refused(&ns, "10.9.1.2")?, "a backend without a conflict is not cut any more");
     agent.tell("slice web-2=default/web:10.9.1.3@node-b\n")?;
     owned(&ns, &agent, "10.9.1.3", Some("node-b"))?;
     let text = agent.expect(&["status", "-o", "wide"])?;
@@ -166,12 +166,12 @@ fn what_two_nodes_claim_is_cut_for_neither() -> Result<()> {
     let found = format!("left out and not cut; the first: node `node-d`, addresses[1]: {why}");
     ensure!(doctor.contains("warn  NF11") && doctor.contains(&found), "{doctor}");
     let both = || logged(&agent, why) >= 2;
-    wait_until("both are told", READY, both).with_context(|| agent.log())?;
-    ensure!(logged(&agent, why) == 2, "each is told once: {}", agent.log());
+    wait_until("both conflicts are logged", READY, both).with_context(|| agent.log())?;
+    ensure!(logged(&agent, why) == 2, "not each conflict is logged once: {}", agent.log());
     agent.tell("node node-d=10.9.0.14\n")?;
     told(&agent, "no conflicts", |row| row["conflicts"] == 0 && row["conflict_examples"] == json!([]))?;
     owned(&ns, &agent, "10.9.1.1", Some("node-b"))?;
-    ensure!(is_refused(&ns, "10.9.1.1")?, "it is node-b's alone again, and not cut");
+    ensure!(is_refused(&ns, "10.9.1.1")?, "the address is node-b's alone again, and is not cut");
     agent.end()
 }
 
@@ -182,10 +182,10 @@ fn the_last_endpoint_of_a_headless_service_passes() -> Result<()> {
     told(&agent, "three Services", |row| row["services"] == 3)?;
     agent.flag("node-b")?;
     ensure!(!is_refused(&ns, "10.9.1.1")?, "the last endpoint is cut");
-    ensure!(is_refused(&ns, "10.9.1.2")?, "that of a Service with another endpoint passes");
+    ensure!(is_refused(&ns, "10.9.1.2")?, "an endpoint of a Service that has another one passes");
     agent.tell("slice peers-2=default/peers:10.9.2.1@node-c\n")?;
     let cut = || is_refused(&ns, "10.9.1.1").is_ok_and(|refused| refused);
-    wait_until("it is cut once there is another", READY, cut).with_context(|| agent.log())?;
+    wait_until("the endpoint is cut once there is another", READY, cut).with_context(|| agent.log())?;
     agent.end()
 }
 
@@ -197,20 +197,20 @@ fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
     agent.tell(&[NODES, SERVICES, SLICES].concat())?;
     let told_all = |row: &Value| row["reading"]["times"].as_u64() > Some(0);
     let row = told(&agent, "the same lists", told_all)?;
-    ensure!(row["view"] == first, "what alters nothing gives no view: {row}");
+    ensure!(row["view"] == first, "the same lists gave a new view: {row}");
     agent.tell("slices web-1=default/web:10.9.2.1@node-c db-2=default/db:10.9.1.4@node-b\n")?;
     owned(&ns, &agent, "10.9.1.1", None)?;
     owned(&ns, &agent, "10.9.3.1", None)?;
     owned(&ns, &agent, "10.9.1.4", Some("node-b"))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
-    // A list without nodes is not believed: it would end every flag.
+    // The agent rejects a list without nodes: such a list would end every flag.
     agent.tell("nodes\n")?;
     told(&agent, "an error", |row| row["error"].as_str().is_some_and(|why| why.contains("--allow-empty")))?;
     owned(&ns, &agent, "10.9.2.1", Some("node-c"))?;
     agent.tell("nodes node-a=10.9.0.1 node-b=10.9.0.12\ngone service default/db\n")?;
     let row = told(&agent, "two nodes", |row| row["nodes"] == 2 && row["services"] == 1)?;
     ensure!(row["error"].is_null() && row["backends"] == 0, "{row}");
-    // An endpoint names a node that is not there any more.
+    // The endpoint's node does not exist any more.
     ensure!(row["conflict_examples"][0]["object"] == "slice `web-1`" && row["conflicts"] == 1, "{row}");
     agent.end()
 }
@@ -223,7 +223,7 @@ fn an_agent_whose_source_has_ended_ends_in_order() -> Result<()> {
     ensure!(agent.ends_by_itself(READY)? == Some(1), "{}", agent.log());
     let log = agent.log();
     ensure!(log.contains("`source`: the list of objects has ended; the agent ends"), "{log}");
-    ensure!(!agent.socket().exists(), "its socket lies there still");
+    ensure!(!agent.socket().exists(), "the agent left its socket");
     Ok(())
 }
 
@@ -237,29 +237,29 @@ fn a_signal_ends_a_start_that_waits() -> Result<()> {
     Ok(())
 }
 
-/// How old a view may be where that is tried.
+/// The value of `--max-view-age` in the test.
 const OLDEST: Duration = Duration::from_secs(4);
 
 #[test]
 fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
     let (ns, mut agent) = start_with(&["--max-view-age", "4s"])?;
     let view = agent.status()?["cluster"]["view"].clone();
-    // The agent knows this already: it only confirms when it was last told something.
+    // The agent has these Services already: the list only confirms the view.
     let confirmed = Instant::now();
     agent.tell(SERVICES)?;
     agent.flag("node-b")?;
-    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut");
+    ensure!(is_refused(&ns, "10.9.1.1")?, "a pod of the flagged node is not cut");
     let to: SocketAddr = "10.9.1.1:8080".parse()?;
-    // The destination does not exist: passing packets get no answer.
+    // A packet that passes gets no answer, since its destination does not exist.
     let passes = || {
         let attempt = Conn::attempt(&ns, to, Duration::from_millis(100));
         attempt.conn.is_err_and(|error| Outcome::of(&error) == Outcome::TimedOut)
     };
     wait_within("an old view cuts nothing", OLDEST + Duration::from_secs(1), confirmed, passes)
         .with_context(|| agent.log())?;
-    ensure!(confirmed.elapsed() >= OLDEST, "not cut any more after {:?}", confirmed.elapsed());
-    ensure!(!is_refused(&ns, "10.9.1.1")?, "it is cut still");
-    ensure!(agent.counter(Reason::Observed)? > 0, "not counted");
+    ensure!(confirmed.elapsed() >= OLDEST, "the cut ended already after {:?}", confirmed.elapsed());
+    ensure!(!is_refused(&ns, "10.9.1.1")?, "a pod is cut by a view that is too old");
+    ensure!(agent.counter(Reason::Observed)? > 0, "the packets that passed are not counted");
     let row = &agent.status()?["cluster"];
     ensure!((&row["is_old"], &row["max_age_seconds"]) == (&json!(true), &json!(4)), "{row}");
     let status = agent.status()?;
@@ -278,12 +278,12 @@ fn a_view_that_nobody_confirms_cuts_nothing_in_the_end() -> Result<()> {
     let begun = Instant::now();
     agent.tell(SERVICES)?;
     wait_within("a view that is confirmed cuts", FOLLOWED, begun, || !passes())?;
-    ensure!(is_refused(&ns, "10.9.1.1")?, "it is not cut again");
+    ensure!(is_refused(&ns, "10.9.1.1")?, "a confirmed view does not cut again");
     let row = &agent.status()?["cluster"];
     ensure!(row["view"] == view && row["is_old"] == json!(false), "{row}");
     agent.wait_for_log("the view is confirmed")?;
     for line in ["has not confirmed its view for so long", "the view is confirmed"] {
-        ensure!(logged(&agent, line) == 1, "`{line}` is to be told once: {}", agent.log());
+        ensure!(logged(&agent, line) == 1, "`{line}` is not logged exactly once: {}", agent.log());
     }
     agent.end()
 }

@@ -1,4 +1,4 @@
-//! No thread of the agent waits for another one, and the agent ends in order where one of them falls.
+//! No thread of the agent waits for another thread. If a thread fails, the agent shuts down in order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For waits that nothing is promised of: a process is up, or has ended.
+/// The limit of waits that have no promised time: a process is up, or has ended.
 const READY: Duration = Duration::from_secs(60);
 
 const SERVICES: &str = "services:
@@ -31,7 +31,7 @@ const SERVICES: &str = "services:
   endpoints: [{address: 10.9.1.1, node: node-b}, {address: 10.9.2.1, node: node-c}]
 ";
 
-/// An agent that rescues, and thus has all of its threads.
+/// An agent that rescues, and so has all of its threads.
 fn start() -> Result<(Arc<Netns>, Agent)> {
     let ns = four_nodes::namespace("threads")?;
     let file = format!("{}{SERVICES}", four_nodes::FILE);
@@ -49,7 +49,7 @@ fn start_and_cut() -> Result<(Arc<Netns>, Agent, u32)> {
     Ok((ns, agent, u32::try_from(index)?))
 }
 
-/// Nice value and policy of a process's threads, by name.
+/// Nice value and scheduling policy of a process's threads, by name.
 fn precedences(pid: impl std::fmt::Display) -> Result<BTreeMap<String, BTreeSet<(i32, i32)>>> {
     let mut found = BTreeMap::<_, BTreeSet<_>>::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -67,8 +67,8 @@ fn precedences(pid: impl std::fmt::Display) -> Result<BTreeMap<String, BTreeSet<
     Ok(found)
 }
 
-/// Packets and operators wait for some. The others take their turn as the agent's first thread does, also the runtime's that did what may block; threads of the
-/// agent's own that nobody waits for take the processor from nobody when they wake up.
+/// Threads for which packets or operators wait have precedence. Threads of the runtime for blocking work have the nice value and policy of the agent's first
+/// thread. The agent's own threads for which nobody waits have the policy SCHED_BATCH: they preempt no other thread when they wake up.
 #[test]
 fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
     const FIRST: [&str; 4] = ["verdicts", "drain", "rescue", "rescue-sticky"];
@@ -78,10 +78,10 @@ fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
     agent.flag("node-b")?;
     let pid = agent.proc()?.pid();
     let found = precedences(pid)?;
-    // The first thread's name is the process's.
+    // The first thread has the name of the process.
     let first = found.get("nodefence").context("no first thread")?;
     let usual = first.first().context("no first thread")?.0;
-    ensure!(first.len() == 1 && usual != -20, "the agent was started with precedence: {found:?}");
+    ensure!(first.len() == 1 && usual != -20, "the agent was started with nice value -20: {found:?}");
     let ahead = (-20, SCHED_OTHER);
     let batch = (usual, SCHED_BATCH);
     for (names, wanted) in [(&FIRST[..], ahead), (&USUAL[..], (usual, SCHED_OTHER)), (&BATCH[..], batch)] {
@@ -97,7 +97,7 @@ fn who_is_waited_for_has_precedence_and_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// Verdicts are renewed, flags are carried out and taken back, and one of the others does its work, for as long as somebody stands still.
+/// While the thread `name` stands still, verdicts are renewed, a flag and an unflag are carried out, and one more thread does its work.
 fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Result<()> {
     let since = Instant::now();
     flags_are_answered(agent, name)?;
@@ -105,7 +105,7 @@ fn nobody_is_held_up(ns: &Netns, agent: &Agent, index: u32, name: &str) -> Resul
     verdicts_are_renewed(ns, index, name, since)
 }
 
-/// Where the threads that follow the file work, the file is followed. Otherwise the audit answers.
+/// Checks that the cluster file is followed. If `name` is a thread that follows the file, checks that the audit answers instead.
 fn others_go_on(agent: &Agent, name: &str) -> Result<()> {
     const FOLLOWERS: [&str; 3] = ["source", "builder", "tables"];
     if FOLLOWERS.contains(&name) { audit_answers(agent) } else { file_is_followed(agent) }
@@ -115,26 +115,26 @@ fn file_is_followed(agent: &Agent) -> Result<()> {
     let rows = agent.expect(&["backends"])?;
     let [old, new] = ["10.9.3.1", "10.9.3.2"];
     let other = if rows.contains(new) { old } else { new };
-    let renamed = Instant::now();
+    let rewritten = Instant::now();
     agent.rewrite_cluster_file(&format!("{}{SERVICES}", four_nodes::FILE.replace(old, other)))?;
     let follows = || agent.expect(&["backends"]).is_ok_and(|rows| rows.contains(other));
-    watch::wait_within("the file is followed", FOLLOWED, renamed, follows).map(drop)
+    watch::wait_within("the file is followed", FOLLOWED, rewritten, follows).map(drop)
 }
 
-/// Faults are exit code 5: its answer is what counts.
+/// The exit code is 5 if the audit finds faults, so only the answer is checked.
 fn audit_answers(agent: &Agent) -> Result<()> {
     let audit: Value = serde_json::from_slice(&agent.cli(&["audit", "-o", "json"])?.stdout)?;
     ensure!(audit["node"] == "node-a", "{audit}");
     Ok(())
 }
 
-/// The thread that stood still goes on.
+/// Checks that the thread that stood still works again.
 fn all_go_on(agent: &Agent) -> Result<()> {
     file_is_followed(agent)?;
     audit_answers(agent)
 }
 
-/// Each in turn; three agents at once, since nearly all of the time is waited.
+/// Each thread stands still in turn. Three agents run at once, since each of them waits for nearly all of the time.
 #[test]
 fn whoever_stands_still_holds_nobody_up() -> Result<()> {
     const NAMES: [&[&str]; 3] = [
@@ -142,7 +142,7 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
         &["store", "log", "log-writer", "audit"],
         &["drain", "rescue", "rescue-sticky"],
     ];
-    // These measurements belong to this test.
+    // Measurements are recorded under the name of the thread, which must be this test's name.
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     std::thread::scope(|scope| -> Result<()> {
         let begin = |names| {
@@ -152,7 +152,7 @@ fn whoever_stands_still_holds_nobody_up() -> Result<()> {
         };
         let held = NAMES.into_iter().map(begin).collect::<std::io::Result<Vec<_>>>()?;
         held.into_iter()
-            .try_for_each(|held| held.join().map_err(|_| anyhow::anyhow!("who holds them panicked"))?)
+            .try_for_each(|held| held.join().map_err(|_| anyhow::anyhow!("a thread of the test panicked"))?)
     })
 }
 
@@ -166,7 +166,7 @@ fn each_stands_still(names: &[&str]) -> Result<()> {
     all_go_on(&agent)
 }
 
-/// The thread that rescues waits for packets; where that call fails it cannot go on.
+/// The thread `rescue` waits for packets by `poll`. If that call fails, the thread ends.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_thread_that_falls_ends_the_agent_in_order() -> Result<()> {
@@ -179,10 +179,10 @@ fn a_thread_that_falls_ends_the_agent_in_order() -> Result<()> {
     let code = agent.ends_by_itself(READY)?;
     let log = agent.log();
     ensure!(code == Some(1), "ended with {code:?}: {log}");
-    ensure!(log.contains("`rescue`: wait on the packets to rescue"), "it is not told who fell: {log}");
-    ensure!(log.contains("the agent ends; the dataplane stays"), "not in order: {log}");
-    ensure!(!agent.socket().exists(), "the socket is left");
-    // The next one goes on with what it knew.
+    ensure!(log.contains("`rescue`: wait on the packets to rescue"), "the thread is not named: {log}");
+    ensure!(log.contains("the agent ends; the dataplane stays"), "the agent did not end in order: {log}");
+    ensure!(!agent.socket().exists(), "the agent left its socket");
+    // The next agent adopts the flag.
     agent.restart(&[])?;
     ensure!(agent.node("node-b")?["action"] == "refuse", "{}", agent.log());
     drop(agent);
@@ -190,13 +190,14 @@ fn a_thread_that_falls_ends_the_agent_in_order() -> Result<()> {
     Ok(())
 }
 
-/// Tasks do what may block on threads that bear their names meanwhile. (`vm_late_ipvs` holds `findings` still; `cut-log` does nothing that may block.)
+/// A task's blocking work runs on a thread that bears the task's name meanwhile. Two tasks are not tried here: `vm_late_ipvs` stops `findings`, and `cut-log`
+/// has no blocking work.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, agent, index) = start_and_cut()?;
     let pid = agent.proc()?.pid();
-    // The first three come by themselves.
+    // The first three tasks begin blocking work by themselves.
     for name in ["routes", "neighbours", "kube-proxy", "follow-up", "stale-flows"] {
         let provoke = || match name {
             "follow-up" | "stale-flows" => agent.flag_by_socket("node-d").map(drop),
@@ -216,8 +217,8 @@ fn a_task_that_stands_still_holds_nobody_up() -> Result<()> {
         })?;
         nobody_is_held_up(&ns, &agent, index, "api")?;
         still.lift()?;
-        let waited = waits.context("nobody asks")?.join();
-        waited.map_err(|_| anyhow::anyhow!("who asks panicked"))?.map(drop)
+        let waited = waits.context("no request was sent")?.join();
+        waited.map_err(|_| anyhow::anyhow!("the thread that sent the request panicked"))?.map(drop)
     })?;
     all_go_on(&agent)
 }

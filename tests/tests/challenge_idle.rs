@@ -1,4 +1,4 @@
-//! Challenges against real clients: a client that waits for an answer of a flagged node is reset without having sent anything.
+//! Challenges to real clients: a client that waits for an answer of a flagged node is reset, although the client sends nothing by itself.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -54,34 +54,39 @@ impl Surroundings for Challenger {
 
 /// Challenges the idle clients of node B, as the agent does on a flag.
 fn challenge_node_b(cluster: &Cluster, cut: &Cut, manner: Manner) -> Report {
-    let (backends, attached) = (cut.backends.clone(), cut.attached.clone());
+    let backends = cut.backends.clone();
+    let attached = cut.attached.clone();
     let injector = cut.dataplane.devices.injector().unwrap();
     cluster.a.ns.run(move || {
         let mut devices = interfaces::list().unwrap();
         devices.retain(|device| attached.contains(&device.ifindex));
         let mut challenger = Challenger { injector, devices };
         let mut conntrack = Conntrack::open_all_zones().unwrap();
-        let (backends, start) = (Arc::new(backends), Instant::now());
+        let backends = Arc::new(backends);
+        let start = Instant::now();
         let listed = conntrack.list(of_backends(&backends, None)).unwrap();
         challenge(&mut conntrack, listed, start, &backends, 1, &manner, &mut challenger).unwrap().remove(0)
     })
 }
 
-/// Idle clients everywhere; node B's are freed, node C's are not touched.
+/// Checks that idle clients of node B at each place are reset, and that clients of node C go on.
 fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner) -> Result<()> {
     let cluster = Cluster::new(options)?;
-    // The datagrams' entries outlast the loading of the programs, also in an emulator.
+    // The entries of datagrams must outlast the load of the programs, which is slow in an emulator.
     for key in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
         cluster.a.ns.sysctl(&format!("netfilter/{key}"), "600")?;
     }
-    let (mut idle, mut others, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    let mut idle = Vec::new();
+    let mut others = Vec::new();
+    let mut datagrams = Vec::new();
     for &family in families {
         for place in Place::ALL {
             for service in [Service::Web, Service::Host] {
                 let what = format!("{options:?} {family:?} {place:?} {service:?}");
-                let (ns, at) = (cluster.at(place), cluster.service(service, place, family));
+                let ns = cluster.at(place);
+                let at = cluster.service(service, place, family);
                 let mut conn = Conn::connect_to(ns, at, "node-b", LIMIT).context(what.clone())?;
-                // Numbers far from where they began.
+                // The transfers bring both sequence numbers far from the initial ones.
                 conn.download(3_000_000)?;
                 conn.echo(&[7; 200_000])?;
                 conn.long_poll()?;
@@ -93,7 +98,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         }
     }
     cluster.b.freeze()?;
-    // Idle clients do not notice; loading takes its time in an emulator, which is not theirs to wait.
+    // The programs are loaded before the clients begin to wait with a limit, since the load is slow in an emulator.
     let cut = Cut::node_b(&cluster);
     let expected = idle.len();
     let waiting: Vec<_> = idle
@@ -103,7 +108,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
             std::thread::spawn(move || (what, conn.wait_end(LIMIT), Instant::now()))
         })
         .collect();
-    // All of them are in recv by then.
+    // By then all clients are in recv.
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
     let report = challenge_node_b(&cluster, &cut, manner);
@@ -122,7 +127,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
         conn.echo(b"untouched").with_context(|| what.clone())?;
     }
 
-    // All are in CLOSE (or gone) now: nobody is challenged again.
+    // All entries are in state CLOSE or gone by now, so no client is challenged again.
     let again = challenge_node_b(&cluster, &cut, manner);
     assert_eq!((again.challenged, again.segments), (0, 0), "{again:?}");
     assert!(again.skipped.closed >= expected, "{again:?}");
@@ -132,7 +137,7 @@ fn idle_clients_are_freed(options: Options, families: &[Family], manner: Manner)
     Ok(())
 }
 
-/// The manner that the probe finds on a current kernel.
+/// The manner of challenges that the probe finds on a current kernel.
 fn current() -> Manner {
     Manner { far_is_invalid: false, ..Manner::default() }
 }
@@ -148,7 +153,7 @@ fn with_their_own_address() -> Result<()> {
     idle_clients_are_freed(options, &[Family::V4, Family::V6], current())
 }
 
-/// Without SYN|ACK: four bare ACKs to each client, of which one is translated. On kernels where the probe says otherwise, none is.
+/// Without SYN|ACK each client gets four bare ACKs, of which conntrack translates one. On kernels where far numbers are INVALID conntrack translates none.
 #[test]
 fn by_four_acks() -> Result<()> {
     let manner = Manner { syn_ack: false, ..current() };
@@ -164,15 +169,14 @@ fn by_four_acks() -> Result<()> {
     Ok(())
 }
 
-/// As where far numbers are INVALID: one bare ACK each, to flows that were made liberal.
+/// The manner for kernels where far numbers are INVALID: flows are made liberal, and each client gets one bare ACK.
 #[test]
 fn by_one_ack_to_liberal_flows() -> Result<()> {
     let manner = Manner { syn_ack: false, far_is_invalid: true, ..Manner::default() };
     idle_clients_are_freed(Options::default(), &[Family::V4, Family::V6], manner)
 }
 
-/// Kernels before 6.0 limit challenge ACKs per host, and a firewall may drop a SYN|ACK out of order: then the second round frees
-/// the client, by bare ACK.
+/// Kernels before 6.0 limit challenge ACKs per host, and a firewall may drop a SYN|ACK out of order. The second round resets such a client by a bare ACK.
 #[test]
 fn a_client_that_does_not_answer_is_challenged_again() -> Result<()> {
     let found = Findings::gather().manner().far_is_invalid;
@@ -200,7 +204,7 @@ fn a_client_that_does_not_answer_is_challenged_again() -> Result<()> {
     Ok(())
 }
 
-/// A host-network backend is a port: clients of other ports at the node's own address are not challenged.
+/// A host-network backend is a single port, so clients of other ports at the node's own address are not challenged.
 #[test]
 fn the_node_s_own_services_are_not_challenged() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;

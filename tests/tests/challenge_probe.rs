@@ -1,4 +1,4 @@
-//! The probes at start, on whatever kernel this is.
+//! The probes that the agent makes at its start, on this kernel.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn the_kernel_is_found_out_and_left_as_it_was() -> Result<()> {
     let findings = ns.run(Findings::gather);
     println!("{findings} ({} ms)", findings.milliseconds);
     let Finding::Found(conntrack) = &findings.conntrack else { panic!("{findings:?}") };
-    // By the kernel's own table a SYN|ACK passes everywhere; far numbers since 6.1 or on liberal flows.
+    // By conntrack's state table a SYN|ACK passes on each kernel. Far numbers pass since 6.1, or on liberal flows.
     assert!(conntrack.syn_ack && conntrack.liberal, "{findings:?}");
     assert_eq!(findings.manner().far_is_invalid, !conntrack.far_past);
     let ipvs = ns.run(|| Path::new("/proc/thread-self/net/ip_vs").exists());
@@ -33,7 +33,7 @@ fn the_kernel_is_found_out_and_left_as_it_was() -> Result<()> {
         Finding::NotNeeded(_) => assert!(!ipvs && !findings.inject(), "{findings:?}"),
         Finding::Failed(reason) => panic!("{reason}"),
     }
-    // An emulator takes its time to load programs; without IPVS nothing is loaded.
+    // An emulator is slow to load programs. Without IPVS no program is loaded.
     assert!(findings.milliseconds < if ipvs { 70_000 } else { 10_000 }, "{findings:?}");
     assert_eq!(state(&ns)?, before);
     Ok(())
@@ -41,7 +41,7 @@ fn the_kernel_is_found_out_and_left_as_it_was() -> Result<()> {
 
 #[test]
 fn without_privilege_the_safe_choice_is_taken() {
-    // A thread that may not make namespaces.
+    // The thread may not make namespaces.
     let findings = std::thread::spawn(|| {
         caps::drop_all();
         Findings::gather()
@@ -56,10 +56,9 @@ fn without_privilege_the_safe_choice_is_taken() {
 mod caps {
     #![expect(unsafe_code, reason = "capset(2) has no safe wrapper here")]
 
-    /// Takes every effective capability from the calling thread; threads it starts get none either.
+    /// Drops all capabilities of the calling thread. Threads that it starts have none either.
     pub(super) fn drop_all() {
-        // struct __user_cap_header_struct (version 3, this thread), two of __user_cap_data_struct (effective, permitted,
-        // inheritable).
+        // `header` is a struct __user_cap_header_struct (version 3, this thread). `data` is two struct __user_cap_data_struct (effective, permitted, inheritable).
         let header = [0x2008_0522_u32, 0];
         let data = [0_u32; 6];
         // SAFETY: both point to structures of the layout and size that version 3 of the call reads.

@@ -38,11 +38,11 @@ fn namespace() -> Result<Arc<Netns>> {
     Ok(ns)
 }
 
-/// A file that could not be taken is read again by then.
+/// The time after which the agent reads a file again that it could not take.
 const LOOKED_AT: Duration = Duration::from_secs(5);
 
-/// Changes the file, or what it is reached by, and holds what `test` says to the time in which that is followed. It comes by an event: without one an agent looks
-/// at its file every 5 s.
+/// Changes the file or its path, and waits until `test` is true. The time is checked against the promise, which the agent only keeps if it gets an event: without
+/// one it looks at its file every 5 s.
 fn changed(
     agent: &Agent,
     what: &str,
@@ -56,13 +56,13 @@ fn changed(
         .map(drop)
 }
 
-/// Renames another file over it; `test` is of the field `cluster` of `status`.
+/// Renames a new file over the cluster file, and waits until the field `cluster` of `status` passes `test`.
 fn renamed(agent: &Agent, what: &str, text: &str, test: impl Fn(&Value) -> bool) -> Result<()> {
     let is_so = || Ok(test(&agent.status()?["cluster"]));
     changed(agent, what, || agent.rewrite_cluster_file(text), is_so)
 }
 
-/// As [`renamed`], until a node's action is this.
+/// Renames a new file over the cluster file, and waits until a node's action is this one.
 fn action(agent: &Agent, what: &str, text: &str, node: &str, action: &str) -> Result<()> {
     let is_so = || Ok(agent.node(node)?["action"] == action);
     changed(agent, what, || agent.rewrite_cluster_file(text), is_so)
@@ -106,11 +106,11 @@ fn a_file_that_is_touched_confirms_its_view() -> Result<()> {
     agent.flag("node-b")?;
     ensure!(is("refuse"), "{}", agent.node("node-b")?);
     wait_within("its view is too old", Duration::from_secs(3 + 1), touched, || is("observe"))?;
-    ensure!(touched.elapsed() >= Duration::from_secs(3), "too early");
+    ensure!(touched.elapsed() >= Duration::from_secs(3), "the view was too old before its time");
     changed(&agent, "its view is confirmed", touch, || Ok(is("refuse")))
 }
 
-/// The last error of the file is not shown any more once the file is good.
+/// A folder stands in the file's place, and then nothing. `status` shows the present error, not the one before it.
 #[test]
 fn a_folder_in_its_place_that_goes_is_told_of_as_missing() -> Result<()> {
     let agent = start(THREE)?;
@@ -138,7 +138,7 @@ fn a_file_written_in_place_is_seen() -> Result<()> {
     let four = THREE.replace("{address: 10.9.1.2}", "{address: 10.9.1.2}, {address: 10.9.1.3}");
     let write = || Ok(fs::write(agent.cluster_file(), four)?);
     changed(&agent, "four backends", write, || Ok(agent.status()?["cluster"]["backends"] == 4))?;
-    // `cargo xtask bench scale` relies on this.
+    // `cargo xtask bench scale` relies on these fields.
     let after = agent.status()?["cluster"].clone();
     let of =
         |cluster: &Value, key: &str| cluster["reading"][key].as_u64().context("no figure of the reading");
@@ -151,7 +151,7 @@ fn a_file_written_in_place_is_seen() -> Result<()> {
 
 #[test]
 fn a_config_map_is_followed() -> Result<()> {
-    // As the kubelet lays a ConfigMap out: the file is a link through `..data`, and `..data` is swapped.
+    // The kubelet lays a ConfigMap out so that the file is a link through `..data`, and swaps `..data`.
     let agent = start(THREE)?;
     let file = agent.cluster_file();
     let dir = file.parent().context("no folder")?;
@@ -177,7 +177,8 @@ fn a_config_map_is_followed() -> Result<()> {
 #[test]
 fn a_node_keeps_its_index_and_a_new_one_gets_another_generation() -> Result<()> {
     let agent = start(THREE)?;
-    let (b, c) = (agent.node("node-b")?, agent.node("node-c")?);
+    let b = agent.node("node-b")?;
+    let c = agent.node("node-c")?;
     let reordered = "nodes:
 - {name: node-x, address: 10.9.0.14, backends: [{address: 10.9.1.1}]}
 - {name: node-c, address: 10.9.0.13, backends: [{address: 10.9.2.1}]}
@@ -200,11 +201,11 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     action(&agent, "a flag in the file", &flagged, "node-b", "refuse")?;
     let b = agent.node("node-b")?;
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
-    // The CLI cannot take the file's flag back, and says so.
+    // `unflag` cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
     ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
     action(&agent, "the file's flag taken back", THREE, "node-b", "pass")?;
-    // A flag whose time is over is none.
+    // A flag whose time is over has no effect.
     let view = agent.status()?["cluster"]["view"].as_u64().context("no number of the view")?;
     let over = flagged.replace("2999", "1999");
     renamed(&agent, "read", &format!("# over\n{over}"), |cluster| {
@@ -214,7 +215,7 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     Ok(())
 }
 
-/// A flag that `nodefence flag` would want `--force` for holds where the file has it, and is shown as a problem.
+/// A flag for which `nodefence flag` needs `--force` holds if the file has it. `status` shows a warning.
 #[test]
 fn dangerous_flags_of_the_file_are_told() -> Result<()> {
     let agent = start(THREE)?;
@@ -236,7 +237,7 @@ fn dangerous_flags_of_the_file_are_told() -> Result<()> {
     Ok(())
 }
 
-/// A file that lacks a node may be half written; the node hangs all the same.
+/// A file that lacks a node may be half written, and the node may hang all the same. So its flag stays.
 #[test]
 fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     let agent = start(THREE)?;
@@ -244,7 +245,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
     let without: String =
         THREE.lines().filter(|line| !line.contains("node-b")).map(|line| format!("{line}\n")).collect();
     renamed(&agent, "two nodes", &without, |cluster| cluster["nodes"] == 2)?;
-    // Longer than flags are looked through.
+    // In this time the agent looks through its flags at least once.
     std::thread::sleep(Duration::from_millis(2500));
     ensure!(agent.status()?["flagged_unknown"]["node-b"]["reason"] == "disk");
     ensure!(
@@ -253,7 +254,7 @@ fn a_flag_outlives_a_file_without_its_node() -> Result<()> {
             .contains("node-b (not in the cluster file): flagged by root until unflagged: disk")
     );
     action(&agent, "flagged again", THREE, "node-b", "refuse")?;
-    // The node need not exist for the flag to be taken back.
+    // A flag can be taken back also if the file lacks its node.
     renamed(&agent, "two nodes", &without, |cluster| cluster["nodes"] == 2)?;
     agent.unflag("node-b")?;
     ensure!(agent.status()?["flagged_unknown"] == serde_json::json!({}));
@@ -273,7 +274,7 @@ fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
     })?;
     let backends = || agent.expect(&["backends"]);
     ensure!(backends()?.contains("10.9.2.1"));
-    // The flow moves to the pod that the file knows of: only another reading shows that.
+    // The address is removed from this machine, so it may be a pod's now. Only another reading of the file shows that.
     let moved = Instant::now();
     ns.ip("addr del 10.9.2.7/16 dev v0")?;
     wait_within("the file is read again", LOOKED_AT + FOLLOWED, moved, || {
@@ -283,16 +284,16 @@ fn a_second_address_of_this_machine_is_no_pod() -> Result<()> {
     .map(drop)
 }
 
-/// Reloads that reorder, add and remove nodes under load, while B is flagged: nothing to C is cut, nothing to B passes.
+/// The file is reloaded under load while B is flagged: nodes are reordered, added and removed. No packet to C is cut, and no packet to B passes.
 #[test]
 fn reloads_cut_nobody_else() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
     let load = Load::on_c(&cluster, Family::V4)?;
-    let mut kept =
+    let mut conn =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
     agent.flag("node-b")?;
-    reset_by_now(&mut kept)?;
+    reset_by_now(&mut conn)?;
     let good = cluster.cluster_file();
     let (head, nodes) = good.split_once('\n').context("no line")?;
     let mut blocks: Vec<String> =
@@ -302,9 +303,9 @@ fn reloads_cut_nobody_else() -> Result<()> {
     for round in 0..20 {
         blocks.rotate_left(1);
         let extra: String = (0..round % 7)
-            .map(|n| {
+            .map(|node| {
                 format!(
-                    "  - name: extra-{n}\n    address: 10.77.{round}.{n}\n    backends: [{{address: 10.78.{round}.{n}}}]\n"
+                    "  - name: extra-{node}\n    address: 10.77.{round}.{node}\n    backends: [{{address: 10.78.{round}.{node}}}]\n"
                 )
             })
             .collect();

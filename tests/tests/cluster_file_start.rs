@@ -1,5 +1,4 @@
-//! That the agent ends with a message where it cannot start with its cluster file: the real binary. Which file is refused with which words is held by the
-//! unit tests beside the code (`cluster/source_tests.rs`, `cluster/tests.rs`, `cluster/service_tests.rs`, `agent/own_node.rs`).
+//! The real program ends with a message if it cannot start with its cluster file. The unit tests beside the code check which file is refused with which message.
 
 use std::{fs, process::Stdio};
 
@@ -56,11 +55,11 @@ services:
         let output = ns.run(move || command.output())?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(1), "{name}: ended with {}:\n{text}", output.status);
-        let last = text.lines().last().context("it said nothing")?;
+        let last = text.lines().last().context("the agent printed nothing")?;
         ensure!(last.contains(says), "{name}: no `{says}` in: {last}");
         ensure!(
             text.contains("the start failed event=\"start-failed\" stage=view"),
-            "{name}: the stage is not told:\n{text}"
+            "{name}: the log does not name the stage:\n{text}"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A flag where conntrack's table is large: how often it is listed, how long that takes, and what the agent keeps of it.
+//! A flag while conntrack's table is large: how often the agent lists the table, how long that takes, and how much memory the agent needs.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -18,19 +18,20 @@ use nodefence_tests::{
     emulated, topology::Service, watch::figure,
 };
 
-/// A dump of a million entries takes many seconds where it is emulated.
+/// A limit that leaves room for a dump of a million entries on an emulated processor, which takes many seconds.
 const LIMIT: Duration = Duration::from_secs(240);
-/// MiB that the agent has at most.
+/// The most MiB that the agent may need.
 const MEMORY: f64 = 64.0;
-/// Stale flows that send clients to the node are listed and deleted, together with the flows to challenge; then the challenged flows; then flows that came meanwhile.
+/// The most listings of each half of the table. The first finds stale flows and flows to challenge, the second the challenged flows, the third flows that came
+/// meanwhile.
 const LISTINGS: u64 = 3;
 
-/// Entries of the table. This machine's own kernel has room for 262,144 by default.
+/// The number of entries in the table. A kernel outside of guests has room for 262,144 by default.
 fn size() -> u32 {
     if emulated() { 1_000_000 } else { 250_000 }
 }
 
-/// Sends datagrams to so many ports and addresses of loopback, without a listener.
+/// Sends `count` datagrams to ports and addresses of loopback without a listener, each to another one.
 fn fill(ns: &Netns, count: u32) {
     ns.run(move || {
         let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
@@ -42,7 +43,7 @@ fn fill(ns: &Netns, count: u32) {
     });
 }
 
-/// Datagrams to so many ports of a pod.
+/// Sends datagrams to `count` ports of a pod.
 fn stale_flows(ns: &Netns, pod: IpAddr, count: u16) {
     ns.run(move || {
         let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
@@ -57,7 +58,7 @@ fn tracked(ns: &Netns) -> Result<u32> {
     Ok(text.trim().parse()?)
 }
 
-/// How long a verdict holds at the least, whenever it is looked at.
+/// Measures the shortest time for which a verdict still holds at any moment.
 struct Renewals {
     stop: Arc<AtomicBool>,
     looking: JoinHandle<u64>,
@@ -66,7 +67,8 @@ struct Renewals {
 impl Renewals {
     fn of(ns: &Arc<Netns>, index: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (ended, ns) = (Arc::clone(&stop), Arc::clone(ns));
+        let ended = Arc::clone(&stop);
+        let ns = Arc::clone(ns);
         let looking = std::thread::spawn(move || {
             let mut least = u64::MAX;
             while !ended.load(Ordering::SeqCst) {
@@ -79,7 +81,7 @@ impl Renewals {
         Self { stop, looking }
     }
 
-    /// In ns; 0 where it had lapsed.
+    /// The shortest time in ns. It is 0 if the verdict had lapsed.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         self.looking.join().unwrap()
@@ -94,7 +96,7 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
     let of_b = 10_000;
     fill(ns, size() - u32::from(of_b) - 1_000);
     stale_flows(ns, cluster.b.pod_address(Family::V4), of_b);
-    // With Services, so that packets are rescued: what is deleted is listed then on each kernel.
+    // The file has Services, so the agent rescues. An agent that rescues lists the entries that it deletes on each kernel.
     let file = cluster.services_file();
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--proxy", "auto"])?;
     let mut idle = Vec::new();
@@ -118,23 +120,23 @@ fn a_flag_has_a_large_table_listed_three_times_at_most() -> Result<()> {
         let outcome = conn.wait_end(LIMIT);
         ensure!(outcome == Outcome::Reset, "{outcome:?}\n{}", agent.log());
     }
-    let told = flagged.elapsed();
+    let took = flagged.elapsed();
     let row = || Ok::<_, anyhow::Error>(agent.status()?["stale"]["node-b"].clone());
     let datagrams = || row().is_ok_and(|row| row["datagrams"].as_u64() >= Some(u64::from(of_b)));
     wait_until("datagrams are deleted", LIMIT, datagrams).with_context(|| format!("{:?}", row()))?;
-    // Entries of connections that were reset go by themselves, where it takes long.
+    // If the listing takes long, entries of connections that were reset lapse before it. So the test waits for the listing itself.
     let listed_again = || agent.conntrack_listings().is_ok_and(|now| now[0] >= before[0] + 2);
     wait_until("entries of TCP are listed", LIMIT, listed_again).with_context(|| format!("{:?}", row()))?;
     let deleted = flagged.elapsed();
-    // New stale flows are looked for each second, or less often, so that it takes 5 % of a processor.
+    // The agent looks for new stale flows each second, or less often, so that the listings take at most 5 % of a processor.
     std::thread::sleep(if emulated() { deleted * 2 } else { Duration::from_secs(5) }.min(LIMIT));
     let after = agent.conntrack_listings()?;
     let most = agent.proc()?.memory("VmHWM")?;
     println!(
-        "{entries} entries: clients told after {told:?}, deleted after {deleted:?}; listed {before:?} before, {after:?} after; \
+        "{entries} entries: clients reset after {took:?}, deleted after {deleted:?}; listed {before:?} before, {after:?} after; \
          {resting} MiB before, {most} at most"
     );
-    figure("large conntrack table, to the last idle client", told.as_secs_f64() * 1e3, "ms");
+    figure("large conntrack table, to the last idle client", took.as_secs_f64() * 1e3, "ms");
     figure("large conntrack table, most memory of the agent", most, "MiB");
     for (before, after) in before.into_iter().zip(after) {
         ensure!((1..=LISTINGS).contains(&(after - before)), "listed {before} times before, {after} after");

@@ -1,4 +1,4 @@
-//! The agent deletes what is stale in kube-proxy's nftables mode once a node is flagged: UDP flows and affinity, and after the challenges TCP flows.
+//! Once a node is flagged the agent deletes stale flows in kube-proxy's nftables mode: UDP flows and affinity first, and TCP flows after the challenges.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -20,11 +20,11 @@ use nodefence_tests::{
     watch::wait_within,
 };
 
-/// For waits that nothing is promised of, or that run beside others.
+/// The limit of waits that have no promised time, or that run beside others.
 const LIMIT: Duration = Duration::from_secs(5);
 /// A query that is not answered is sent again after this.
 const RETRY: Duration = Duration::from_millis(300);
-/// kube-proxy's tables pick at random, the flagged node too. Of two nodes so many wrong picks in a row are one in a million.
+/// kube-proxy's rules pick at random, also the flagged node. With two nodes the chance of this many wrong picks in a row is one in a million.
 const PICKS: u32 = 20;
 
 /// Node A's entries whose answers come from this address.
@@ -62,7 +62,7 @@ fn answered_by_c(cluster: &Cluster, family: Family, client: &UdpConn, bound: Dur
     bail!("{PICKS} queries from one port, and none was answered")
 }
 
-/// A client's stale flows to node B.
+/// A client's flows to node B, which are stale.
 fn stale(cluster: &Cluster, family: Family, client: &UdpConn) -> Result<BTreeSet<String>> {
     let port = client.socket.local_addr()?.port();
     let mut to_b = entries(cluster, cluster.b.pod_address(family));
@@ -85,7 +85,7 @@ fn is_deleted(
     .map(drop)
 }
 
-/// Stale flows of new clients are deleted. The second client begins right after the first one's flow was deleted, so its flow waits for the next pass.
+/// Checks that stale flows of new clients are deleted. The second client begins right after the first one's flow was deleted, so its flow waits for the next pass.
 fn new_ones_are_deleted(cluster: &Cluster, family: Family, bound: Duration) -> Result<()> {
     let dns = cluster.service(Service::Dns, Place::Outside, family);
     let mut seen = 0;
@@ -104,14 +104,14 @@ fn new_ones_are_deleted(cluster: &Cluster, family: Family, bound: Duration) -> R
     bail!("of {PICKS} clients {seen} had a flow to node B")
 }
 
-/// Runs alone: stale flows are deleted in time.
+/// This module runs alone, since it checks how soon stale flows are deleted.
 mod alone {
     use nodefence_tests::emulated;
 
     use super::*;
 
-    /// New stale flows are looked for each second, by a pass that takes some milliseconds, or less often, so that it takes 5 % of a processor at most. On an
-    /// emulated processor entries were seen 2.1 s old.
+    /// The agent looks for new stale flows each second, in a pass of some milliseconds. It looks less often if the passes would take more than 5 % of a
+    /// processor. On an emulated processor entries of 2.1 s were seen.
     fn bound() -> Duration {
         Duration::from_millis(if emulated() { 4_000 } else { 1_200 })
     }
@@ -140,13 +140,13 @@ mod alone {
             cluster.b.freeze()?;
             agent.flag("node-b")?;
             answered_by_c(&cluster, family, &client, bound())?;
-            ensure!(theirs() == before, "entries of others");
+            ensure!(theirs() == before, "entries of node C changed: {before:?}, now {:?}", theirs());
             for other in &others {
                 ensure!(other.who()? == "node-c");
             }
-            // The first answer may be there before all is deleted.
+            // The first answer may come before all stale flows are deleted.
             let row = || Ok::<_, anyhow::Error>(agent.status()?["stale"]["node-b"].clone());
-            wait_until("all is deleted", LIMIT, || row().is_ok_and(|row| !row.is_null()))?;
+            wait_until("all stale flows are deleted", LIMIT, || row().is_ok_and(|row| !row.is_null()))?;
             let row = row()?;
             let (datagrams, by_filter) = (row["datagrams"].as_u64(), row["by_filter"].as_u64());
             ensure!(datagrams.context("datagrams")? + by_filter.context("by_filter")? > 0, "{row}");
@@ -159,8 +159,8 @@ mod alone {
     }
 }
 
-/// The sets and rules that kube-proxy has for a Service with `sessionAffinity: ClientIP` (pkg/proxy/nftables/proxier.go, v1.36), on the DNS Service's
-/// chains. Gives the sets of B's and C's endpoint.
+/// Adds to the chains of the DNS Service the sets and rules that kube-proxy has for `sessionAffinity: ClientIP` (pkg/proxy/nftables/proxier.go, v1.36). Gives the
+/// names of the sets of B's and C's endpoints.
 fn with_affinity(cluster: &Cluster) -> Result<[String; 2]> {
     let sets = [&cluster.b, &cluster.c].map(|node| {
         let socket = (node.pod_address(Family::V4), Service::Dns.ports().1).into();
@@ -183,7 +183,7 @@ fn with_affinity(cluster: &Cluster) -> Result<[String; 2]> {
     Ok(sets)
 }
 
-/// A client that sticks to node B.
+/// A client that affinity keeps at node B.
 fn stuck_to_b(cluster: &Cluster, sets: &[String; 2]) -> Result<UdpConn> {
     let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
     for _ in 0..40 {
@@ -220,11 +220,11 @@ fn a_client_that_sticks_to_a_flagged_backend_moves() -> Result<()> {
     for _ in 0..10 {
         ensure!(UdpConn::connect(&cluster.client, dns, LIMIT)?.who()? == "node-c");
     }
-    // `status` shows the row once all of the round is done; the client may be faster.
-    wait_until("`status` tells of it", LIMIT, || {
+    // `status` shows the row once the whole round is done. The client may be faster.
+    wait_until("`status` shows the deleted affinity", LIMIT, || {
         agent.status().is_ok_and(|status| status["stale"]["node-b"]["affinity"] == 1)
     })?;
-    ensure!(ruleset(&cluster)? == before, "nothing but elements changes");
+    ensure!(ruleset(&cluster)? == before, "more than elements of sets changed");
     Ok(())
 }
 
@@ -249,8 +249,8 @@ fn tcp_flows_are_deleted_after_the_challenge() -> Result<()> {
     cluster.b.freeze()?;
     agent.expect(&["flag", "node-b", "--wait"])?;
     wait_until("entries of B gone", LIMIT, || tcp(b).is_empty())?;
-    ensure!(names(&tcp(c)) == before, "entries of others");
-    // All were told: by the cut, whose RST went through the entries.
+    ensure!(names(&tcp(c)) == before, "entries of node C changed: {before:?}, now {:?}", names(&tcp(c)));
+    // All clients of B were reset before: the RST of the cut needs the entry.
     for conn in &mut conns[..20] {
         ensure!(conn.wait_end(LIMIT) == nodefence_tests::client::Outcome::Reset);
     }
@@ -262,7 +262,7 @@ fn tcp_flows_are_deleted_after_the_challenge() -> Result<()> {
     Ok(())
 }
 
-/// New stale flows are looked for each second. Conntrack is listed for that only where datagrams met the cut.
+/// The agent looks for new stale flows each second. It lists conntrack for that only if datagrams met the cut.
 #[test]
 fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -287,14 +287,15 @@ fn a_flag_has_conntrack_listed_three_times_at_most() -> Result<()> {
     let row = agent.status()?["stale"]["node-b"].clone();
     let count = |what: &str| row[what].as_u64().unwrap_or_default();
     ensure!(count("datagrams") + count("tcp") + count("by_filter") >= 4, "{row}");
-    // A new stale flow is found.
+    // The agent finds a new stale flow all the same.
     let b = cluster.b.pod_address(Family::V4);
     answered_by_c(&cluster, Family::V4, &idle[0].1, LIMIT)?;
     wait_until("no flow to B is left", LIMIT, || entries(&cluster, b).is_empty())?;
     Ok(())
 }
 
-/// Where a node's link-layer address was never seen, a datagram makes a conntrack entry and dies before it meets the cut: no counter tells of it.
+/// If a node's link-layer address was never seen, a datagram makes a conntrack entry and is lost before it meets the cut. No counter shows that, and the agent must
+/// delete the entry all the same.
 #[test]
 fn what_dies_before_the_cut_is_deleted_too() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -308,7 +309,7 @@ fn what_dies_before_the_cut_is_deleted_too() -> Result<()> {
         Ok(rows.iter().any(|row| row["dies_before_the_cut"] == true))
     };
     wait_until("status says that packets die", LIMIT, || dies().unwrap_or(false))?;
-    // The listings of the flag itself are over by then.
+    // By then the listings of the flag itself are over.
     std::thread::sleep(Duration::from_secs(2));
     new_ones_are_deleted(&cluster, Family::V4, LIMIT)
 }
@@ -322,7 +323,7 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
         let _client = stuck_to_b(&cluster, &sets)?;
         let before = names(&entries(&cluster, cluster.b.pod_address(Family::V4)));
         agent.expect(&["flag", "node-b", "--wait"])?;
-        // Longer than the next pass takes to come.
+        // In this time at least one more pass would come.
         std::thread::sleep(Duration::from_secs(3));
         ensure!(names(&entries(&cluster, cluster.b.pod_address(Family::V4))) == before, "{extra:?}");
         let set = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {}", sets[0]))?;
@@ -335,7 +336,7 @@ fn observe_mode_and_an_unknown_proxy_let_nothing_go() -> Result<()> {
     Ok(())
 }
 
-/// Somebody else's flows, between the same addresses and ports in another conntrack zone, and some that have a zone for one direction alone.
+/// Flows of another tenant between the same addresses and ports, in another conntrack zone, stay.
 #[test]
 fn entries_of_other_zones_stay() -> Result<()> {
     for (extra, ours) in [(&[][..], 0), (&["--conntrack-zone", "7"][..], 7)] {
@@ -366,18 +367,18 @@ fn entries_of_other_zones_stay() -> Result<()> {
         let row = agent.status()?["challenged"]["node-b"].clone();
         ensure!(row["challenged"] == 1, "{row}");
         wait_until("entries of our zone gone", LIMIT, || of(ours).is_empty())?;
-        // Longer than the next pass takes to come.
+        // In this time at least one more pass would come.
         std::thread::sleep(Duration::from_secs(2));
         ensure!(
             names(&of(7 - ours)) == names(&theirs),
-            "entries of another zone: {:?}",
+            "entries of another zone changed: {:?}",
             entries(&cluster, b)
         );
     }
     Ok(())
 }
 
-/// No kube-proxy, or traces of two modes.
+/// There is no kube-proxy, or there are traces of two modes.
 #[test]
 fn where_it_is_not_clear_who_forwards_it_says_so() -> Result<()> {
     for (proxy, why) in
@@ -401,7 +402,7 @@ fn where_it_is_not_clear_who_forwards_it_says_so() -> Result<()> {
 #[test]
 fn an_agent_deletes_stale_flows_to_its_own_node() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    // As if B's pod ran on the agent's node.
+    // By this file B's pod runs on the agent's node.
     let file = format!(
         "nodes:\n  - name: node-a\n    address: {}\n    backends:\n      - address: {}\n  - name: node-c\n    address: {}\n    backends:\n      - address: {}\n",
         cluster.a.address(Family::V4),

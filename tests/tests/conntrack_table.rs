@@ -1,4 +1,4 @@
-//! The conntrack room against this kernel's own table.
+//! The conntrack module against this kernel's own table.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -62,7 +62,7 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
             assert!(flow.status & status::DST_NAT != 0 && flow.status & status::ASSURED != 0);
             assert!(found.flows.iter().all(|flow| flow.reply.src == pod.into()));
 
-            // Each is found by what its answers look like; by what its client sends, no other one is.
+            // Each entry is found by its reply direction and by its original direction. With the two exchanged none is found.
             let entries = found.flows.clone();
             cluster.a.ns.run(move || {
                 let mut table = Conntrack::open_all_zones().unwrap();
@@ -78,11 +78,11 @@ fn translated_flows_are_listed_as_they_are() -> Result<()> {
                 }
             });
 
-            // The other half of the table has none of them.
+            // The other family's half of the table has none of these entries.
             let wrong = if half == Half::V4 { Half::V6 } else { Half::V4 };
             assert!(dump(&cluster.a.ns, wrong, addresses([pod])).flows.is_empty());
 
-            // A host-network backend matches by port and protocol only.
+            // A host-network backend matches only flows of its port and protocol.
             let host = cluster.b.address(family);
             let at = cluster.service(Service::Host, Place::Outside, family);
             let _conn = Conn::connect_to(&cluster.client, at, "node-b", LIMIT)?;
@@ -133,7 +133,7 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
             conn.echo(b"still there")?;
         }
 
-        // An entry that is gone is no error, and none is made in its place.
+        // An entry that is gone is no error, and no entry is made in its place.
         let gone = Flow { orig: nodefence::conntrack::Tuple { src_port: 1, ..flow.orig }, ..flow };
         let seen = dump(&cluster.a.ns, half, Backends::new()).seen;
         let made =
@@ -141,7 +141,7 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
         assert_eq!(made, Answered { gone: 1, ..Answered::default() });
         assert_eq!(dump(&cluster.a.ns, half, Backends::new()).seen, seen);
     }
-    // Datagrams have no window.
+    // A UDP entry has no window, so it cannot be made liberal.
     let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
     let _udp = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
     let b = addresses([cluster.b.pod_address(Family::V4)]);
@@ -156,7 +156,7 @@ fn one_flow_is_made_liberal_and_nothing_else_changes() -> Result<()> {
 
 /// Makes `count` entries: datagrams over loopback to addresses of 127.0.0.0/8, `spread` ports each.
 fn fill(ns: &Netns, count: u32, spread: u16) {
-    // On an emulated processor the first would be gone before the last is there.
+    // With the default timeout the first entries lapse on an emulated processor before the last one is made.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600").unwrap();
     ns.run(move || {
         let socket = UdpSocket::bind(("127.0.0.1", 40_000)).unwrap();
@@ -174,7 +174,7 @@ fn a_large_table_streams_by() -> Result<()> {
     let ns = Netns::new("large-table")?;
     ns.nft("table ip t { chain c { type filter hook output priority 0; ct state invalid drop; }; }")?;
     fill(&ns, 110_000, 1_000);
-    // Processor time: others may have both processors meanwhile.
+    // Processor time is measured, since other programs may have the processors meanwhile.
     let (found, took) = ns.run(|| {
         let wanted = addresses([IpAddr::from([127, 0, 1, 7])]);
         let start = thread_time().unwrap();
@@ -187,7 +187,7 @@ fn a_large_table_streams_by() -> Result<()> {
     println!("{} entries, {} kept, {took:?} of processor time", found.seen, found.flows.len());
     assert!(found.seen >= 110_000, "{}", found.seen);
     assert_eq!(found.flows.len(), 1_000);
-    assert!(found.flows.capacity() < 10_000, "only what is wanted is held");
+    assert!(found.flows.capacity() < 10_000, "unwanted entries are held in memory");
     figure("processor time to list a large table", took.as_secs_f64() * 1e3, "ms");
     // Emulated processors are some ten times as slow.
     let limit = Duration::from_secs(if emulated() { 30 } else { 1 });
@@ -234,9 +234,9 @@ fn a_table_that_changes_is_listed_all_the_same() -> Result<()> {
         while begun.elapsed() < Duration::from_secs(1) {
             let found = conntrack.dump(Half::V4, |flow| steady.of_flow(flow).is_some()).unwrap();
             assert!(!found.incomplete && found.malformed == 0);
-            assert_eq!(found.flows.len(), 1_000, "each once");
+            assert_eq!(found.flows.len(), 1_000, "not each entry is listed once");
         }
-        assert!(churn.finish().unwrap()[0] > 0, "nothing came and went");
+        assert!(churn.finish().unwrap()[0] > 0, "no other entry came or went");
     });
     Ok(())
 }
@@ -276,7 +276,7 @@ fn an_unused_table_is_empty() -> Result<()> {
 #[test]
 fn what_hides_flows_is_told() -> Result<()> {
     let ns = Netns::new("blind")?;
-    // Where IPVS is loaded, every new namespace begins with `vs/conntrack` off.
+    // If IPVS is loaded, each new namespace begins with `vs/conntrack` off.
     if ns.run(|| Path::new("/proc/sys/net/ipv4/vs/conntrack").exists()) {
         assert!(ns.run(blind).contains(&Blind::IpvsWithout));
         ns.sysctl("ipv4/vs/conntrack", "1")?;

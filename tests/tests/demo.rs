@@ -1,4 +1,4 @@
-//! The demo as people run it, with shorter runs: what it shows, and that nothing of it is left after Ctrl-C.
+//! The demo as people run it, with shorter runs: what it shows, and that it leaves nothing after Ctrl-C.
 
 use std::{
     collections::BTreeSet,
@@ -16,18 +16,18 @@ use nodefence_tests::{Netns, Proc, bin, client::wait_until, promises::FREED, wat
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a demo may take to come as far as a test wants it: most of it is the start of a cluster.
+/// The limit within which a demo reaches the step that a test waits for. Most of this time is the start of a cluster.
 const UNDER_WAY: Duration = Duration::from_secs(120);
-/// A client that waits for longer is drawn as stalled.
+/// The demo draws a client that waits for longer as stalled.
 const STALL: Duration = Duration::from_millis(250);
-/// A client of the demo waits so long for an answer.
+/// A client of the demo waits this long for an answer.
 const GIVES_UP: Duration = Duration::from_secs(2);
-/// Keep-alive and UDP clients that are connected to each of the two nodes.
+/// The number of keep-alive and UDP clients that are connected to each of the two nodes.
 const ON_EACH: usize = 16;
-/// The connected clients among them.
+/// The number of TCP connections among them.
 const CONNECTIONS: u64 = 12;
 
-/// One at a time: each makes two clusters, and what waits for the processor looks like what stalls.
+/// Only one demo runs at a time. Each makes two clusters, and a client that waits for the processor looks like a stalled one.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A demo in a namespace of its own.
@@ -37,7 +37,7 @@ struct Demo {
     /// The demo's own temporary files.
     temporary: TempDir,
     out: TempDir,
-    /// The entries that a BPF filesystem has by itself.
+    /// The entries of the BPF filesystem before the demo.
     pins: BTreeSet<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -67,7 +67,7 @@ impl Demo {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Waits until it has said this so many times.
+    /// Waits until the demo has printed `text` this many times.
     fn wait_for(&mut self, text: &str, times: usize) -> Result<()> {
         let mut ended = None;
         let said = wait_until(text, UNDER_WAY, || {
@@ -76,7 +76,9 @@ impl Demo {
         });
         match (said, ended) {
             (Ok(_), None) => Ok(()),
-            (_, ended) => bail!("`{text}` was not said {times} times; ended: {ended:?}\n{}", self.said()?),
+            (_, ended) => {
+                bail!("`{text}` was not printed {times} times; ended: {ended:?}\n{}", self.said()?)
+            }
         }
     }
 }
@@ -94,7 +96,7 @@ fn number(text: &str) -> Result<u64> {
     text.parse().with_context(|| text.to_owned())
 }
 
-/// A request that was not answered at once: from when to when in milliseconds after the freeze, and its client.
+/// A request that was not answered at once, with its client. `start` and `end` are milliseconds after the freeze.
 struct Request {
     client: usize,
     kind: String,
@@ -114,7 +116,7 @@ impl Request {
     }
 }
 
-/// Milliseconds after the freeze.
+/// The moment that is this many milliseconds after the freeze.
 fn moment(run: &Value, after_ms: f64) -> Result<Instant> {
     let frozen = run["frozen_monotonic_ns"].as_u64().context("when the node froze")? as f64;
     Ok(watch::moment((frozen + after_ms * 1e6) as u64))
@@ -151,8 +153,8 @@ fn it_shows_who_waits_without_nodefence_and_that_nobody_does_with_it() -> Result
         let healthy: Vec<u64> = serde_json::from_value(run["clients_of_the_healthy_node"].clone())?;
         ensure!(healthy.len() == ON_EACH, "{healthy:?}");
         for request in requests(run)?.iter().filter(|request| healthy.contains(&(request.client as u64))) {
-            let slow = request.how == "Answered" || request.how == "Waiting";
-            ensure!(slow, "{}: {} of a client of node C: {}", run["name"], request.kind, request.how);
+            let is_slow = request.how == "Answered" || request.how == "Waiting";
+            ensure!(is_slow, "{}: {} of a client of node C: {}", run["name"], request.kind, request.how);
             request.in_time("a request to the healthy node")?;
         }
     }
@@ -169,7 +171,7 @@ fn stalls_without(run: &Value, said: &str) -> Result<()> {
     let at_the_end = requests(run)?.into_iter().filter(|request| request.how == "Waiting");
     let waiting: BTreeSet<_> =
         at_the_end.filter(|request| request.end >= ended).map(|one| one.client).collect();
-    // Those with connections, those with datagrams, and the idle one.
+    // The clients with connections, those with datagrams, and the idle one wait.
     ensure!(waiting.len() > ON_EACH, "{} clients waited at the end\n{said}", waiting.len());
     ensure!(row(said, "connections reset")?[0] == "0", "{said}");
     ensure!(row(said, "idle clients freed")?[0] == "0 of 1", "{said}");
@@ -177,7 +179,7 @@ fn stalls_without(run: &Value, said: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each of them is reset or refused once the node is flagged, and no later client waits.
+/// Each client of the frozen node is reset or refused once the node is flagged, and no later client waits.
 fn freed_with(run: &Value, said: &str) -> Result<()> {
     let holds = run["flag_holds_ms"].as_f64().context("no flag")?;
     let resets = number(&row(said, "connections reset")?[1])?;
@@ -191,7 +193,7 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     let (after, before): (Vec<Request>, Vec<Request>) =
         requests(run)?.into_iter().partition(|request| request.start > holds);
     let flagged = moment(run, holds)?;
-    // A datagram that the frozen node took before the flag gets no answer: its client waits for its own timeout.
+    // A datagram that the frozen node received before the flag gets no answer, so its client waits until its own time limit.
     let lost = |request: &Request| request.kind == "Udp" && request.how == "GaveUp";
     let (lost, told): (Vec<Request>, Vec<Request>) = before.into_iter().partition(lost);
     ensure!(lost.len() <= ON_EACH - CONNECTIONS as usize, "{} datagrams were lost", lost.len());
@@ -211,7 +213,7 @@ fn freed_with(run: &Value, said: &str) -> Result<()> {
     Ok(())
 }
 
-/// The picture is well-formed, and says what the table says.
+/// Checks that the picture is well-formed and has the table's figures.
 fn picture(svg: &str, said: &str) -> Result<()> {
     let (shapes, texts) = parse(svg).context("timeline.svg")?;
     let has = |text: &str| texts.iter().filter(|found| found.contains(text)).count();
@@ -230,7 +232,7 @@ fn picture(svg: &str, said: &str) -> Result<()> {
         let summary = summary.context("a summary of each run")?;
         ensure!(summary.contains(&format!("  {resets} connections reset;")), "{summary}");
     }
-    // Stalled clients and new connections of both runs, each an outline of its own.
+    // Stalled clients and stalled new connections of both runs are four outlines.
     let stalled =
         shapes.iter().filter(|shape| shape.starts_with("path ") && shape.contains("fill=\"#c8391b\""));
     let drawn: Vec<bool> = stalled.map(|shape| !shape.contains("d=\"\"")).collect();
@@ -238,9 +240,11 @@ fn picture(svg: &str, said: &str) -> Result<()> {
     Ok(())
 }
 
-/// Tags with their attributes, and texts, of an XML document without comments; an error where it is not well-formed.
+/// The tags with their attributes, and the texts, of an XML document without comments. Fails if the document is not well-formed.
 fn parse(xml: &str) -> Result<(Vec<String>, Vec<String>)> {
-    let (mut tags, mut texts, mut open) = (Vec::new(), Vec::new(), Vec::new());
+    let mut tags = Vec::new();
+    let mut texts = Vec::new();
+    let mut open = Vec::new();
     let mut rest = xml.trim();
     while !rest.is_empty() {
         let at = rest.find('<').context("text behind the last tag")?;
@@ -256,8 +260,8 @@ fn parse(xml: &str) -> Result<(Vec<String>, Vec<String>)> {
         let (tag, behind) = tag[1..].split_once('>').context("a tag without an end")?;
         rest = behind;
         if let Some(name) = tag.strip_prefix('/') {
-            ensure!(open.pop() == Some(name), "`{name}` ends and was not the last to begin");
-            ensure!(!open.is_empty() || rest.is_empty(), "something behind the root");
+            ensure!(open.pop() == Some(name), "`{name}` ends, and was not the last tag that began");
+            ensure!(!open.is_empty() || rest.is_empty(), "text or a tag behind the root");
             continue;
         }
         attributes(tag.trim_end_matches('/'))?;
@@ -273,15 +277,15 @@ fn parse(xml: &str) -> Result<(Vec<String>, Vec<String>)> {
     Ok((tags, texts))
 }
 
-/// Each has a name and a value in quotes, and none stands twice.
+/// Checks that each attribute has a name and a value in quotes, and that none occurs twice.
 fn attributes(tag: &str) -> Result<()> {
     let mut names = BTreeSet::new();
     let (_, mut rest) = tag.split_once(' ').unwrap_or_default();
     while !rest.trim().is_empty() {
         let (name, value) =
             rest.trim_start().split_once("=\"").with_context(|| format!("`{rest}` in `{tag}`"))?;
-        let plain =
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == ':');
+        let plain = !name.is_empty()
+            && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-' || letter == ':');
         ensure!(plain && names.insert(name), "attribute `{name}` in `{tag}`");
         let (value, behind) =
             value.split_once('"').with_context(|| format!("`{name}` is not closed in `{tag}`"))?;
@@ -306,7 +310,7 @@ impl Belongings {
         let mut this = Self::default();
         let marked = format!("TMPDIR={}", temporary.display());
         for (pid, folder) in processes()? {
-            // A process that ends meanwhile, or is the kernel's, has none.
+            // A process that has ended, or is a thread of the kernel, has no environment.
             let Ok(environment) = fs::read(folder.join("environ")) else { continue };
             if !environment.split(|byte| *byte == 0).any(|variable| variable == marked.as_bytes()) {
                 continue;
@@ -356,22 +360,22 @@ fn namespaces(process: &Path) -> BTreeSet<PathBuf> {
     both.flatten().collect()
 }
 
-/// Names below a folder; none where it is not there.
+/// The paths in a folder. Empty if there is no such folder.
 fn names(folder: &str) -> BTreeSet<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Interrupts a demo once it has said this: it ends soon and leaves nothing.
+/// Interrupts a demo once it has printed `text` this many times. The demo must end soon and leave nothing.
 fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
     const FOLDERS: [&str; 2] = ["/sys/fs/bpf", "/run/nodefence"];
     let before = FOLDERS.map(names);
     let mut demo = Demo::start()?;
     demo.wait_for(text, times)?;
     let mut all = Belongings::of(demo.temporary.path())?;
-    // The demo's own namespace is the test's.
+    // The demo also uses namespaces of the test, which stay.
     let own = namespaces(Path::new("/proc/self"));
     all.namespaces.retain(|namespace| !own.contains(namespace));
-    // Itself, servers on three nodes, and the agent.
+    // The processes are the demo itself, its servers, and the agent.
     ensure!(all.pids.len() >= if with_agent { 4 } else { 3 }, "{all:?}");
     ensure!(all.namespaces.len() >= 16, "{all:?}");
     ensure!(all.maps.is_empty() != with_agent && all.programs.is_empty() != with_agent, "{all:?}");
@@ -380,14 +384,14 @@ fn interrupted(text: &str, times: usize, with_agent: bool) -> Result<()> {
     let status = demo.proc.wait(UNDER_WAY)?;
     watch::within("Ctrl-C to the demo's end", Duration::from_secs(5), begun)?;
     ensure!(status.code() == Some(130), "{status}\n{}", demo.said()?);
-    // The kernel frees programs and maps once no processor can be running them.
+    // The kernel frees programs and maps only after all processors have left them.
     watch::wait_within("Ctrl-C to nothing left", Duration::from_secs(5), begun, || {
         all.left().is_ok_and(|left| left.is_empty())
     })
     .with_context(|| format!("left: {:?}", all.left()))?;
     let files: Vec<_> = fs::read_dir(demo.temporary.path())?.collect();
     ensure!(files.is_empty(), "{files:?}");
-    ensure!(!demo.out.path().join("made").exists(), "a demo that was interrupted shows nothing");
+    ensure!(!demo.out.path().join("made").exists(), "the interrupted demo wrote its pictures");
     let pins = demo.ns.run(|| names("/sys/fs/bpf"));
     ensure!(pins == demo.pins, "{pins:?}");
     ensure!(FOLDERS.map(names) == before, "{:?}", FOLDERS.map(names));

@@ -1,4 +1,4 @@
-//! A flagged node whose link is down: its neighbour entry fails, and packets die before egress could cut them. Unless it is held.
+//! If a flagged node's link is down, its neighbour entry fails, and packets are lost before TC egress can cut them. The agent holds the entry against that.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -14,7 +14,8 @@ use nodefence_tests::{
     topology::Service, ways::flagged,
 };
 
-/// Generous: at the kernel's own pace an entry that is not renewed ages for up to 45 s, is used for 5 s and probed for 3 s; in haste that takes three seconds.
+/// A generous limit. With the kernel's own times an entry that is not renewed is valid for up to 45 s, is used for 5 s more and is probed for 3 s. With the
+/// short times of [`age_fast`] that takes three seconds.
 fn limit() -> Duration {
     Duration::from_secs(if long() || emulated() { 90 } else { 20 })
 }
@@ -25,7 +26,7 @@ struct Case {
     /// Node A's device and next hop towards node B's pod.
     device: &'static str,
     hop: &'static str,
-    /// The command that makes that entry an ageing one where the topology's is fixed.
+    /// The command that makes the entry an ageing one, if the topology's entry is permanent.
     prepare: &'static str,
 }
 
@@ -34,7 +35,7 @@ fn host_gateway(family: Family) -> Case {
     Case { options: Options::default(), family, device: "eth0", hop, prepare: "" }
 }
 
-/// Entries age in about a second instead of half a minute, and fail after one unanswered probe.
+/// Lets entries age in about a second instead of half a minute, and fail after one unanswered probe.
 fn age_fast(cluster: &Cluster, device: &str) -> Result<()> {
     if long() {
         return Ok(());
@@ -53,7 +54,7 @@ fn age_fast(cluster: &Cluster, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// `REACHABLE`, `FAILED`, ...; empty where there is no entry.
+/// The entry's state: `REACHABLE`, `FAILED`, ... Empty if there is no entry.
 fn state(cluster: &Cluster, case: &Case) -> Result<String> {
     let line = cluster.a.ns.exec(&format!("ip neigh show {} dev {}", case.hop, case.device))?;
     Ok(line.split_whitespace().last().unwrap_or_default().to_owned())
@@ -76,7 +77,7 @@ fn resets(cut: &Cut) -> u64 {
     counters.iter().find(|(reason, _)| *reason == Reason::Reset).map_or(0, |(_, counter)| counter.packets)
 }
 
-/// Renews every 200 ms, as the agent does each second, until `done`.
+/// Renews the entry every 200 ms until `done`. The agent renews it each second.
 fn hold_until(
     cluster: &Cluster,
     mut hold: Hold,
@@ -105,7 +106,7 @@ fn hold_until(
     }
 }
 
-/// The same flow, first without hold: its packets die, nothing is cut, the client hears nothing. Then with: it is reset.
+/// One flow, first without a held entry: its packets are lost, nothing is cut, and the client gets no answer. Then with a held entry: the client is reset.
 fn without_and_with(case: &Case) -> Result<()> {
     let cluster = Cluster::new(case.options)?;
     age_fast(&cluster, case.device)?;
@@ -113,7 +114,7 @@ fn without_and_with(case: &Case) -> Result<()> {
     let at = cluster.service(Service::Web, Place::Outside, case.family);
     let mut conn = Conn::connect_to(&cluster.client, at, "node-b", limit())?;
     let mut other = Conn::connect_to(&cluster.client, at, "node-c", limit())?;
-    // Nothing is flagged yet; the entry is seen while it is valid.
+    // No node is flagged yet. `Hold` sees the entry while it is valid.
     let hold = cluster.a.ns.run(|| {
         let mut hold = Hold::open().unwrap();
         assert!(hold.tick(&[]).unwrap().is_empty());
@@ -126,7 +127,11 @@ fn without_and_with(case: &Case) -> Result<()> {
     until_failed(&cluster, case)?;
     let cut = Cut::node_b(&cluster);
     conn.long_poll()?;
-    assert_eq!(conn.wait_end(Duration::from_millis(2_500)), Outcome::TimedOut, "it died before egress");
+    assert_eq!(
+        conn.wait_end(Duration::from_millis(2_500)),
+        Outcome::TimedOut,
+        "without a held entry the client must get no answer"
+    );
     assert_eq!(resets(&cut), 0);
 
     // The connection's own retransmission meets the cut.
@@ -145,12 +150,12 @@ fn without_and_with(case: &Case) -> Result<()> {
     assert!(resets(&cut) > 0);
     other.echo(b"node C is another entry")?;
 
-    // An agent that dies leaves an entry that ages like any other.
+    // The entry that a dead agent leaves ages like any other.
     let mut hold = hold_until(&cluster, hold, case, || true)?;
     assert_eq!(state(&cluster, case)?, "REACHABLE");
     until_failed(&cluster, case)?;
 
-    // On an unflag it is not trusted any longer: the next packet has it checked.
+    // At an unflag the entry is set to STALE: the next packet makes the kernel probe it.
     let node = cluster.a.ns.run({
         let own = Cut::own(&cluster);
         move || flagged(own).unwrap()
@@ -160,7 +165,7 @@ fn without_and_with(case: &Case) -> Result<()> {
         assert!(hold.tick(&[]).unwrap().is_empty());
     });
     assert_eq!(state(&cluster, case)?, "STALE");
-    // The node comes back: the entry is found again by itself.
+    // Once the node is back the kernel makes the entry valid again by itself.
     cluster.fabric.ip("link set p2 up")?;
     let hop: IpAddr = case.hop.parse()?;
     wait_until("the entry is valid again", limit(), || {
@@ -180,7 +185,7 @@ fn host_gateway_routes_of_ipv6() -> Result<()> {
     without_and_with(&host_gateway(Family::V6))
 }
 
-/// A tunnel with learned inner entries: only its forwarding table tells that the next hop is node B.
+/// A tunnel with learned inner entries. Only the tunnel's forwarding table shows that the next hop is node B.
 #[test]
 fn vxlan_with_ageing_inner_entries() -> Result<()> {
     without_and_with(&Case {
@@ -192,7 +197,7 @@ fn vxlan_with_ageing_inner_entries() -> Result<()> {
     })
 }
 
-/// flannel's inner entries are permanent: the packet reaches the tunnel's egress, where it is cut, whatever becomes of the outer entry.
+/// flannel's inner entries are permanent. So a packet reaches the tunnel's egress, where it is cut, also if the outer entry has failed.
 #[test]
 fn vxlan_with_permanent_inner_entries_needs_no_hold() -> Result<()> {
     let case = Case {
@@ -215,11 +220,12 @@ fn vxlan_with_permanent_inner_entries_needs_no_hold() -> Result<()> {
         Hold::open().unwrap().tick(&[node]).unwrap()
     });
     let inner: IpAddr = "10.42.0.2".parse()?;
-    assert_eq!(report.iter().find(|(hop, _)| hop.address == inner).map(|(_, h)| *h), Some(Holding::Fixed));
+    let found = report.iter().find(|(hop, _)| hop.address == inner).map(|(_, holding)| *holding);
+    assert_eq!(found, Some(Holding::Fixed));
     Ok(())
 }
 
-/// Pods behind a router: its entry serves others too and is left to the kernel.
+/// The pods are behind a router. The router's entry also serves other nodes, so the agent does not hold it.
 #[test]
 fn a_router_is_not_held() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;

@@ -1,4 +1,4 @@
-//! The drain beside a real kube-proxy in IPVS mode, which keeps its own idea of the tables.
+//! The drain beside a real kube-proxy in IPVS mode, which writes the same tables.
 
 use std::{
     net::IpAddr,
@@ -23,16 +23,16 @@ use nodefence_tests::{
 };
 use rustix::process::setpriority_process;
 
-/// Longest wait for anything that is not promised.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two looks at weights.
 const LOOK: Duration = Duration::from_millis(20);
-/// Endpoints change so often.
+/// The number of times that endpoints change.
 const CHANGES: u32 = 200;
-/// 20 a second, and no part of one: kube-proxy syncs about once a second, and would see the same half of the changes each time.
+/// The pause between two changes. It divides no second: kube-proxy syncs about once a second, and would else see the same half of the changes each time.
 const EVERY: Duration = Duration::from_millis(47);
 
-/// Destinations on a node that new connections go to, with their services. Read in this process: a look takes some milliseconds.
+/// The destinations on a node that get new connections, with their services. The table is read in this process, so that a look takes only some milliseconds.
 fn weighted(ns: &Netns, node: &Addresses) -> Result<Vec<String>> {
     let services = ns.run(|| -> Result<_> {
         setpriority_process(None, -20)?;
@@ -58,8 +58,8 @@ impl Addresses {
     }
 }
 
-/// How long a node had destinations with weight, without what the machine stood still meanwhile. Each stretch counts from the end of the first look that
-/// saw some to the beginning of the last one; a look takes some milliseconds, and has the precedence that the agent has.
+/// How long a node had destinations with weight, without the time that the machine stood still meanwhile. A stretch counts from the end of the first look that
+/// saw such a destination to the beginning of the last one. A look takes some milliseconds, and has the agent's precedence.
 #[derive(Debug, Default)]
 struct Weight {
     longest: Duration,
@@ -74,7 +74,7 @@ impl Weight {
         self.stretches += 1;
     }
 
-    /// Checks that the agent undid each weight that kube-proxy set, in time, and that kube-proxy set one at most `times` times.
+    /// Checks that the agent undid each weight that kube-proxy set, in time, if kube-proxy set weights at most `times` times.
     fn was_undone(&self, promised: Duration, times: u32, beside: &Beside) -> Result<()> {
         figure("longest that kube-proxy's weight held", self.longest.as_secs_f64() * 1e3, "ms");
         println!("node B had {self:?}, where kube-proxy gave it some {times} times at most");
@@ -93,7 +93,7 @@ fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Running<Weight> {
     let mut watch = Running::default();
     watch.start(move |stop| {
         let mut weight = Weight::default();
-        // When the first look that saw some ended, and when the last one began.
+        // The end of the first look that saw a weight, and the beginning of the last one.
         let mut stretch: Option<(Instant, Instant)> = None;
         let mut look = |last: bool| -> Result<Duration> {
             let begun = Instant::now();
@@ -113,7 +113,7 @@ fn watch_weight(ns: &Arc<Netns>, node: &Node) -> Running<Weight> {
     watch
 }
 
-/// The destinations with weight that a node had at looks where it had fewer than before, until the watch is ended.
+/// Looks until it is ended whether a node has fewer destinations with weight than `before`. Gives the destinations that were left at the first such look.
 fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Running<Option<Vec<String>>> {
     let ns = Arc::clone(ns);
     let node = Addresses::of(node);
@@ -132,19 +132,19 @@ fn watch_loss(ns: &Arc<Netns>, node: &Node, before: usize) -> Running<Option<Vec
     watch
 }
 
-/// Ends one of them: what it has seen.
+/// Ends a watch and gives what it has seen.
 fn seen<T: Send + 'static>(watch: Running<T>) -> Result<T> {
-    watch.finish()?.pop().context("nobody watched")
+    watch.finish()?.pop().context("the watch has no result")
 }
 
-/// Lines of destinations on a node's pod that a Service has by its virtual addresses.
+/// The lines of a Service's destinations that are on a node's pod.
 fn on<'a>(saved: &'a [String], node: &Node, service: Service) -> impl Iterator<Item = &'a String> {
     let (pod, (_, target, _)) = (node.pod_address(Family::V4), service.ports());
     let real = format!("-r {pod}:{target} ");
     saved.iter().filter(move |line| line.contains(&real))
 }
 
-/// Waits until all of node B is out and nothing is waited for.
+/// Waits until all of node B's destinations are drained.
 fn wait_drained(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, Addresses::of(&beside.cluster.b));
     let out = || -> Result<bool> {
@@ -155,7 +155,7 @@ fn wait_drained(beside: &Beside) -> Result<()> {
     took.map(drop).with_context(|| format!("{:?}\n{:?}\n{}", beside.status(), saved(ns), beside.agent.log()))
 }
 
-/// Takes the flag back: the table is as it was, in time.
+/// Takes the flag back, and checks that the table is as it was before in the promised time.
 fn restores(beside: &Beside, before: &[String]) -> Result<()> {
     let (ns, unflagged) = (&beside.cluster.a.ns, Instant::now());
     beside.agent.unflag("node-b")?;
@@ -170,31 +170,34 @@ fn changes(beside: &Beside) -> Result<u64> {
     beside.status()?["ipvs"]["changes"].as_u64().context("no count of changes")
 }
 
-/// How often kube-proxy writes everything anew: that is waited for.
+/// The period in which kube-proxy writes everything anew. Tests wait for such syncs.
 fn sync_period() -> Duration {
     if long() { SYNC_PERIOD } else { Duration::from_secs(6) }
 }
 
-/// Services of IPv4 alone: what is in the table is counted.
+/// A cluster with Services of IPv4 only, since the tests count the table's entries.
 fn beside() -> Result<Beside> {
     Beside::new(Mode::Ipvs, Setup { families: V4, sync_period: sync_period(), ..Setup::default() })
 }
 
-/// Flags the node, which hangs from the first time on, and waits until it is out.
+/// Flags node B, and waits until it is drained.
 fn flag(beside: &Beside) -> Result<()> {
     beside.agent.flag("node-b")?;
     wait_drained(beside)
 }
 
-/// kube-proxy's actions do not bring a drained node back: one after the other in one cluster. After each the flag is taken back and all is
-/// as it was.
+/// Nothing that kube-proxy does restores a drained node. The test tries its actions one after the other in one cluster. After each action the flag is taken
+/// back, and the table is as it was.
 #[test]
 fn kube_proxy_does_not_bring_it_back() -> Result<()> {
     let beside = beside()?;
     ensure!(beside.status()?["proxy"]["mode"] == "ipvs", "{}", beside.status()?["proxy"]);
     let before = saved(&beside.cluster.a.ns)?;
     ensure!(weighted(&beside.cluster.a.ns, &Addresses::of(&beside.cluster.b))?.len() >= 6, "{before:?}");
-    ensure!(!before.iter().any(|line| line.contains("-r [")), "IPv6, which nobody looks at: {before:?}");
+    ensure!(
+        !before.iter().any(|line| line.contains("-r [")),
+        "IPv6, which this test does not expect: {before:?}"
+    );
     beside.cluster.b.freeze()?;
 
     flag(&beside)?;
@@ -210,7 +213,7 @@ fn kube_proxy_does_not_bring_it_back() -> Result<()> {
     restores(&beside, &before).context("after endpoints came and went")
 }
 
-/// kube-proxy leaves the drained node alone, and nothing is done twice.
+/// kube-proxy's syncs change nothing of the drained node, and the agent changes nothing again.
 fn two_syncs_change_nothing(beside: &Beside) -> Result<()> {
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
     let (done, synced) = (changes(beside)?, beside.proxy.last_sync()?);
@@ -225,23 +228,24 @@ fn two_syncs_change_nothing(beside: &Beside) -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy gives each destination its weight back at its first sync; the agent takes it again.
+/// At its first sync kube-proxy sets each destination's weight again. The agent drains again.
 fn it_is_taken_again_after_a_restart(beside: Beside) -> Result<Beside> {
     let done = changes(&beside)?;
     let watch = watch_weight(&beside.cluster.a.ns, &beside.cluster.b);
     let beside = beside.restart_proxy()?;
-    wait_until("the agent has taken it again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
+    wait_until("the agent has drained node B again", LIMIT, || changes(&beside).is_ok_and(|now| now > done))?;
     wait_drained(&beside)?;
     seen(watch)?.was_undone(UNDONE, 1, &beside)?;
     Ok(beside)
 }
 
-/// How often kube-proxy can have added the same again in so many syncs, and in one that has not ended yet: it removes it in between.
+/// The most times that kube-proxy can have added the same destination in `syncs` syncs and in one that is under way. Between two additions it removes the
+/// destination.
 fn additions(syncs: u32) -> u32 {
     syncs.div_ceil(2)
 }
 
-/// Endpoints come and go, the flagged one among them, and Services as a whole.
+/// Endpoints come and go, also the flagged one, and then whole Services.
 fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result<()> {
     let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
     let (pairs, of_c) = (left(before, b), weighted(ns, &Addresses::of(c))?.len());
@@ -250,7 +254,7 @@ fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result
     let (done, synced) = (changes(beside)?, beside.proxy.syncs()?);
     let have = |count| move || saved(ns).is_ok_and(|now| left(&now, b) == count);
     beside.tell_proxy(&[c])?;
-    wait_until("kube-proxy removes node B's", LIMIT, have(0))?;
+    wait_until("kube-proxy removes node B's destinations", LIMIT, have(0))?;
     let begun = Instant::now();
     for change in 0..CHANGES {
         let nodes: &[&Node] = if change % 2 == 0 { &[c] } else { &[b, c] };
@@ -258,13 +262,13 @@ fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result
         std::thread::sleep((begun + EVERY * (change + 1)).saturating_duration_since(Instant::now()));
     }
     println!("{CHANGES} changes of endpoints in {:?}", begun.elapsed());
-    wait_until("kube-proxy adds them at the end", LIMIT, have(pairs))?;
+    wait_until("kube-proxy adds node B's destinations at the end", LIMIT, have(pairs))?;
     wait_drained(beside)?;
     let lost = seen(others)?;
     ensure!(lost.is_none(), "of node C only {lost:?} was left of {of_c}");
     let made = changes(beside)? - done;
     let syncs = beside.proxy.syncs()? - synced;
-    // An addition costs one change, weight 0: nobody connects, so nothing is deleted for a flush. One more is allowed.
+    // An addition costs one change, to weight 0. No client connects, so no destination is deleted to end connections. Twice as many changes are allowed.
     let (least, most) = (pairs as u64, u64::from(additions(syncs)) * pairs as u64 * 2);
     println!("{made} changes of ours to {pairs} pairs in {syncs} syncs; may be {most}");
     ensure!((least..=most).contains(&made), "{made} changes to {pairs} pairs in {syncs} syncs");
@@ -273,20 +277,22 @@ fn what_comes_again_is_taken_again(beside: &Beside, before: &[String]) -> Result
     for service in [Service::Web, Service::Host] {
         let virtual_server = format!("-A -t {}:", service.cluster_ip(Family::V4));
         let there = || saved(ns).is_ok_and(|lines| lines.iter().any(|line| line.contains(&virtual_server)));
-        beside.recreate(service, || wait_until("kube-proxy deletes it", LIMIT, || !there()).map(drop))?;
-        wait_until("kube-proxy makes it anew", LIMIT, there)?;
+        let deleted = || wait_until("kube-proxy deletes the service", LIMIT, || !there()).map(drop);
+        beside.recreate(service, deleted)?;
+        wait_until("kube-proxy makes the service anew", LIMIT, there)?;
     }
     wait_drained(beside)?;
-    // A destination comes after the other: where node B's was there alone, it is taken once the service has had another one for a second.
+    // kube-proxy adds one destination after the other. If node B's is there alone at first, the agent drains it only once the service has had another one for a
+    // second.
     seen(watch)?.was_undone(SETTLED + UNDONE, additions(beside.proxy.syncs()? - synced), beside)
 }
 
-/// How many destinations are left of a node's endpoints of Web and Dns.
+/// The number of destinations that a node's endpoints of Web and Dns still have.
 fn left(saved: &[String], b: &Node) -> usize {
     [Service::Web, Service::Dns].into_iter().map(|service| on(saved, b, service).count()).sum()
 }
 
-/// The pod of a flagged node ends: kube-proxy removes the rest of its destinations, and nobody restores them.
+/// The pod of a flagged node ends, before the flag (`first`) or after it. kube-proxy removes its destinations, and the agent does not restore them.
 fn ends(first: bool) -> Result<()> {
     let beside = beside()?;
     let (ns, b) = (&beside.cluster.a.ns, &beside.cluster.b);
@@ -297,10 +303,10 @@ fn ends(first: bool) -> Result<()> {
     let mut open = Conn::connect_to(beside.cluster.at(Place::Pod), web, "node-b", LIMIT)?;
     let ending = || -> Result<()> {
         beside.end_endpoint(b)?;
-        // By graceful termination, or at once where it has no connection.
+        // kube-proxy sets weight 0 first, or removes a destination without connections at once.
         let drained = |now: Vec<String>| on(&now, b, Service::Web).all(|line| line.contains("-w 0"));
         let drains = || saved(ns).is_ok_and(drained);
-        wait_until("kube-proxy has heard of it", LIMIT, drains).map(drop)
+        wait_until("kube-proxy drains the ended pod", LIMIT, drains).map(drop)
     };
     if first {
         ending()?;
@@ -309,18 +315,19 @@ fn ends(first: bool) -> Result<()> {
     b.freeze()?;
     beside.agent.flag("node-b")?;
     wait_drained(&beside)?;
-    reset_by_now(&mut open).context("its client was not told")?;
+    reset_by_now(&mut open).context("the client of the ended pod was not reset")?;
     if !first {
         ending()?;
     }
-    // kube-proxy looks at destinations that it drains once a minute (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go).
+    // kube-proxy looks once a minute at the destinations that it drains (`rsCheckDeleteInterval`, pkg/proxy/ipvs/graceful_termination.go).
     let gone = || saved(ns).is_ok_and(|now| left(&now, b) == 0);
-    wait_until("kube-proxy removes it", LIMIT * 3, gone)
+    wait_until("kube-proxy removes the pod's destinations", LIMIT * 3, gone)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
     let rest: Vec<String> = before
         .iter()
         .filter(|line| {
-            ![Service::Web, Service::Dns].iter().any(|s| on(&before, b, *s).any(|of_b| of_b == *line))
+            let is_of = |service: &Service| on(&before, b, *service).any(|of_b| of_b == *line);
+            ![Service::Web, Service::Dns].iter().any(is_of)
         })
         .cloned()
         .collect();
@@ -333,17 +340,18 @@ fn a_pod_that_ends_during_the_flag() -> Result<()> {
     ends(false)
 }
 
-/// A pod with an idle connection ends, and the cluster file does not say so. kube-proxy drains what has weight 0 already, and looks at the weight no more: nobody
-/// new gets there, whatever `repair` and `unflag` are told. What got its weight back by a file that was wrong loses it with the next one.
+/// A pod with an idle connection ends, and the cluster file does not say so. kube-proxy drains its destination, which has weight 0 already, and does not look
+/// at the weight again. No new client gets there: neither `unflag` nor `repair` raises the weight. If the weight is restored because the file was wrong, the
+/// agent removes the destination with the next file.
 #[test]
 fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
-    // No client is challenged, so that the connection stays.
+    // With `--answer drop` no client is challenged, so the connection stays.
     let extra = &["--answer", "drop", "--fault-after", FAULT_AFTER];
     let setup = Setup { families: V4, sync_period: sync_period(), extra, ..Setup::default() };
     let beside = Beside::new(Mode::Ipvs, setup)?;
     let (ns, b, c) = (&beside.cluster.a.ns, &beside.cluster.b, &beside.cluster.c);
     let lines = |service| saved(ns).map(|now| on(&now, b, service).cloned().collect::<Vec<_>>());
-    // kube-proxy has set it by now. So nothing is deleted for the sake of its connections.
+    // kube-proxy has set this key to 1 by now. With 0 the agent deletes no destination to end its connections.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
     let web = beside.cluster.service(Service::Web, Place::Pod, Family::V4);
     let idle = Conn::connect_to(beside.cluster.at(Place::Pod), web, "node-b", LIMIT)?;
@@ -353,9 +361,9 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     let lowered = || weighted(ns, &Addresses::of(b)).is_ok_and(|left| left.is_empty());
     wait_until("node B's weights are 0", LIMIT, lowered)?;
     beside.tell_proxy(&[c])?;
-    // kube-proxy removes destinations without connections, and UDP ones, at once.
+    // kube-proxy removes UDP destinations, and those without connections, at once.
     let heard = || Ok::<_, anyhow::Error>(lines(Service::Web)?.len() == 1 && lines(Service::Dns)?.is_empty());
-    wait_until("kube-proxy has heard of it", LIMIT, || heard().unwrap_or(false))
+    wait_until("kube-proxy drains the ended pod", LIMIT, || heard().unwrap_or(false))
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.proxy.log()))?;
 
     let unflagged = Instant::now();
@@ -379,7 +387,7 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     ensure!(told.contains("kube-proxy may be draining it"), "{told}");
     let stray = format!("stray-weight TCP {web} -> {pod}:{}", Service::Web.ports().1);
     let is_fault = || Audit::of(&beside.agent).is_ok_and(|audit| audit.in_state("fault").contains(&stray));
-    wait_until("it is a fault", LIMIT, is_fault)?;
+    wait_until("the audit shows the weight as a fault", LIMIT, is_fault)?;
     let done = repair(&beside.agent, &["--kind", "stray-weight"])?;
     ensure!(done == outcomes([("stray-weight skipped", 1)]), "{done:?}");
     let synced = beside.proxy.syncs()?;
@@ -388,17 +396,17 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     })?;
     nobody().context("after the repair")?;
 
-    // The file says, after the drain began, that the pod is there, and is wrong.
+    // The file is written again after kube-proxy's drain began. It wrongly says that the pod is there.
     beside.agent.confirm_cluster_file()?;
     let raised = || lines(Service::Web).is_ok_and(|now| now.iter().any(|line| line.contains("-w 1")));
-    wait_until("it has its weight", LIMIT, raised)
+    wait_until("the pod's destination has its weight again", LIMIT, raised)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
     ns.sysctl("ipv4/vs/expire_nodest_conn", "1")?;
-    // Only this takes the destination away: kube-proxy waits for the end of the connection.
+    // The next file lacks the pod. Only the agent removes the destination, since kube-proxy waits for the end of the connection.
     let (written, synced) = (Instant::now(), beside.proxy.syncs()?);
     beside.set_endpoints(&[c])?;
     let removed = || lines(Service::Web).is_ok_and(|now| now.is_empty());
-    wait_within("it is removed", FOLLOWED + RESTORED, written, removed)
+    wait_within("the pod's destination is removed", FOLLOWED + RESTORED, written, removed)
         .with_context(|| format!("{:#?}\n{}", saved(ns), beside.agent.log()))?;
     println!(
         "removed {:?} after the file was written; {} syncs",
@@ -408,7 +416,7 @@ fn a_pod_that_ends_unheard_gets_nobody() -> Result<()> {
     nobody().context("after the file was right")
 }
 
-/// On the oldest kernel.
+/// Runs on the oldest kernel only.
 mod seldom {
     use super::*;
 

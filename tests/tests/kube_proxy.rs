@@ -1,4 +1,4 @@
-//! A real kube-proxy, told of Services by a real API server, forwards to real servers.
+//! A real kube-proxy, which gets Services from a real API server, forwards to real servers.
 
 use anyhow::Result;
 use nodefence_tests::kube::{Mode, forwards, in_nftables_mode};
@@ -8,7 +8,7 @@ fn iptables() -> Result<()> {
     forwards::holds(Mode::Iptables)
 }
 
-/// Not in guests: there is one control plane beside them all.
+/// Does not run in guests, which have one control plane.
 mod namespaces {
     use std::sync::Arc;
 
@@ -20,8 +20,10 @@ mod namespaces {
     /// Two control planes on the same machine know nothing of each other.
     #[test]
     fn each_namespace_has_its_own() -> Result<()> {
-        let (one, two) = (Arc::new(Netns::new("kube-one")?), Arc::new(Netns::new("kube-two")?));
-        let (one, two) = (ControlPlane::start(&one)?, ControlPlane::start(&two)?);
+        let one = Arc::new(Netns::new("kube-one")?);
+        let two = Arc::new(Netns::new("kube-two")?);
+        let one = ControlPlane::start(&one)?;
+        let two = ControlPlane::start(&two)?;
         one.node("node-a", [10, 2, 0, 11].into(), Some("zone-1"))?;
         let node = one.api.get("/api/v1/nodes/node-a")?;
         ensure!(node["metadata"]["labels"]["topology.kubernetes.io/zone"] == "zone-1", "{node}");
@@ -34,7 +36,7 @@ mod namespaces {
     }
 }
 
-/// Refused by kube-proxy where the kernel is older than 5.13.
+/// kube-proxy refuses nftables mode on kernels before 5.13.
 mod nftables {
     use super::*;
 

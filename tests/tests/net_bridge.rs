@@ -1,4 +1,4 @@
-//! Others on the wire that this node's packets leave by: what they send to a flagged backend's address is none of this node's.
+//! Other senders on the wire by which this node's packets leave. Their packets to a flagged backend's address must not be cut.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
@@ -16,10 +16,10 @@ use nodefence_tests::{
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a frame that must not come is waited for.
+/// How long a test waits for a frame that must not arrive.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Node A with a bridge, whose ports are its uplink and a tenant's; node B with a pod's address.
+/// Node A has a bridge, whose ports are the uplink and a tenant's device. Node B has a pod's address.
 struct Wired {
     a: Arc<Netns>,
     b: Netns,
@@ -37,7 +37,9 @@ const FILE: &str = "nodes:
 
 impl Wired {
     fn new() -> Result<Self> {
-        let (a, b, tenant) = (Netns::new("bridge-a")?, Netns::new("bridge-b")?, Netns::new("tenant")?);
+        let a = Netns::new("bridge-a")?;
+        let b = Netns::new("bridge-b")?;
+        let tenant = Netns::new("tenant")?;
         a.veth("eth0", &b, "eth0")?;
         a.veth("port0", &tenant, "eth0")?;
         a.ip("link add br0 type bridge
@@ -62,7 +64,7 @@ impl Wired {
         Ok(this)
     }
 
-    /// No rule of the node sees what the bridge switches: the frames' checksums are none (br_netfilter, where that is loaded).
+    /// Switches off br_netfilter's calls into iptables, if that module is loaded. The test's frames have no valid checksums, so no rule of the node may see them.
     fn switches_by_itself(&self) {
         for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
             let _not_loaded = self.a.sysctl(key, "0");
@@ -81,7 +83,7 @@ fn mac(text: &str) -> Result<[u8; 6]> {
     bytes.try_into().ok().with_context(|| text.to_owned())
 }
 
-/// Each kind of packet that would be answered, dropped or rescued, from an address to a pod of the flagged node.
+/// A frame of each kind that the programs answer, drop or hand to `rescue`, from an address to a pod of the flagged node.
 fn frames(from: [&str; 2], to: [u8; 6], by: [u8; 6]) -> Result<Vec<Vec<u8>>> {
     let mut out = Vec::new();
     for (from, pod) in from.into_iter().zip(PODS) {
@@ -100,14 +102,15 @@ fn frames(from: [&str; 2], to: [u8; 6], by: [u8; 6]) -> Result<Vec<Vec<u8>>> {
     Ok(out)
 }
 
-/// Whether each of these frames, sent by a device, arrives at another as it is.
+/// Sends each frame by one device. Gives for each whether it arrives unchanged at the other device.
 fn arrive(
     from: (&Netns, &str),
     to: (&Netns, &str),
     frames: &[Vec<u8>],
     within: Duration,
 ) -> Result<Vec<bool>> {
-    let (sender, receiver) = (from.0.ifindex(from.1)?, to.0.ifindex(to.1)?);
+    let sender = from.0.ifindex(from.1)?;
+    let receiver = to.0.ifindex(to.1)?;
     let sender = from.0.run(move || Wire::open(sender))?;
     let receiver = to.0.run(move || Wire::open(receiver))?;
     let mut arrived = Vec::new();
@@ -129,7 +132,7 @@ fn foreign(agent: &Agent) -> Result<u64> {
     row.and_then(|row| row["packets"].as_u64()).with_context(|| counters.to_string())
 }
 
-/// A tenant's packets are switched by the node's own bridge, out by the uplink that the node's own leave by.
+/// The node's bridge switches a tenant's packets to the uplink by which the node's own packets leave.
 #[test]
 fn what_a_tenant_on_the_bridge_sends_is_untouched() -> Result<()> {
     let wired = Wired::new()?;
@@ -147,13 +150,13 @@ fn what_a_tenant_on_the_bridge_sends_is_untouched() -> Result<()> {
     for pod in PODS {
         connect(&wired.a, pod).context("before the flag")?;
     }
-    // A device that was attached to once is left after a minute only.
+    // `auto` comes first, since an agent leaves a device that was attached once only after a minute.
     for interfaces in [&["auto"][..], &["eth0"], &["eth0", "port0"]] {
         let agent = wired.agent(interfaces)?;
         let before = foreign(&agent)?;
         agent.flag("node-b")?;
         let theirs = frames(["10.0.0.3", "fd00::3"], to_b, tenants)?;
-        // The frames bear the node's own addresses too: they are told apart by their sender, not by their content.
+        // These frames have the node's own IP addresses. Only their source MAC address tells them from the node's packets.
         let same = frames(OWN, to_b, tenants)?;
         for frames in [theirs, same] {
             let arrived = arrive((&wired.tenant, "eth0"), (&wired.b, "eth0"), &frames, LIMIT)?;
@@ -170,7 +173,7 @@ fn what_a_tenant_on_the_bridge_sends_is_untouched() -> Result<()> {
             );
             connect(&wired.tenant, pod).with_context(|| format!("{interfaces:?}: a tenant's connection"))?;
         }
-        // Attached to the bridge alone, the programs see nothing of what it switches.
+        // Programs that are attached to the bridge only do not see the frames that the bridge switches.
         ensure!(
             (foreign(&agent)? > before) == (interfaces != ["auto"]),
             "{interfaces:?}: {}",
@@ -188,7 +191,7 @@ fn what_a_tenant_on_the_bridge_sends_is_untouched() -> Result<()> {
     Ok(())
 }
 
-/// An address that a device was given while the node is flagged, and a device that comes then.
+/// A device gets another MAC address while a node is flagged, and then another device comes.
 #[test]
 fn a_device_s_new_address_is_followed() -> Result<()> {
     let wired = Wired::new()?;
@@ -199,14 +202,15 @@ fn a_device_s_new_address_is_followed() -> Result<()> {
         let frames = frames(OWN, to_b, mac(own)?)?;
         arrive((&wired.a, "br0"), (&wired.b, "eth0"), &frames, SILENCE)
     };
-    let (old, new) = ("02:00:00:00:aa:01", "02:00:00:00:aa:02");
-    ensure!(all(&arrived(old)?, false), "with the address that it has");
-    ensure!(all(&arrived(new)?, true), "with an address that none has yet");
+    let old = "02:00:00:00:aa:01";
+    let new = "02:00:00:00:aa:02";
+    ensure!(all(&arrived(old)?, false), "frames with the device's MAC address passed");
+    ensure!(all(&arrived(new)?, true), "frames with a MAC address that no device has yet were cut");
     wired.a.ip(&format!("link set br0 address {new}"))?;
     let is = |own: &str, arrives: bool| arrived(own).is_ok_and(|arrived| all(&arrived, arrives));
     wait_until("the new address is known", LIMIT, || is(new, false))?;
-    wait_until("the old one is none of this node's", LIMIT, || is(old, true))?;
-    // The route leaves by another device from now on. It may come back.
+    wait_until("the old address is no longer one of this node's", LIMIT, || is(old, true))?;
+    // The routes leave by another device from now on. They may come back, so frames by the bridge are still cut.
     wired.a.ip("link add up1 type veth peer name up2
         link set up1 address 02:00:00:00:aa:03
         link set up1 up
@@ -218,17 +222,19 @@ fn a_device_s_new_address_is_followed() -> Result<()> {
         addr add 10.0.0.1/24 dev up1
         addr add fd00::1/64 dev up1 nodad")?;
     std::thread::sleep(Duration::from_secs(2));
-    ensure!(all(&arrived(new)?, false), "by the bridge, right after the route left it");
+    ensure!(all(&arrived(new)?, false), "frames by the bridge passed right after the route left it");
     Ok(())
 }
 
-/// In guests: not every kernel has VLAN devices.
+/// Runs in guests, since not every kernel has VLAN devices.
 mod vlan {
     use super::*;
 
-    /// Node A's way to node B is VLAN 5 of its uplink; a tenant is bridged into VLAN 200 of it.
+    /// Node A's route to node B leaves by VLAN 5 of its uplink. A tenant is bridged into VLAN 200 of that uplink.
     fn wired() -> Result<Wired> {
-        let (a, b, tenant) = (Netns::new("vlan-a")?, Netns::new("vlan-b")?, Netns::new("tenant")?);
+        let a = Netns::new("vlan-a")?;
+        let b = Netns::new("vlan-b")?;
+        let tenant = Netns::new("tenant")?;
         a.veth("eth0", &b, "eth0")?;
         a.veth("port0", &tenant, "eth0")?;
         for ns in [&a, &b] {
@@ -268,13 +274,13 @@ mod vlan {
         let before = foreign(&agent)?;
         let arrived =
             arrive((&wired.tenant, "eth0"), (&wired.b, "eth0.200"), &frames(OWN, to_b, tenants)?, LIMIT)?;
-        ensure!(all(&arrived, true), "a tenant's: {arrived:?}");
-        // With the node's own MAC address, as from a device of its own there.
+        ensure!(all(&arrived, true), "of a tenant in another VLAN: {arrived:?}");
+        // These frames have the node's own MAC address, as frames of its own device in VLAN 200 have.
         let arrived = arrive((&wired.a, "eth0.200"), (&wired.b, "eth0.200"), &ours, LIMIT)?;
         ensure!(all(&arrived, true), "in a VLAN by which no route to a backend leaves: {arrived:?}");
         let counted = foreign(&agent)? - before;
-        ensure!(counted == 20, "{counted} counted");
-        // A route that leaves by it from now on.
+        ensure!(counted == 20, "{counted} of 20 frames were counted as foreign");
+        // A route leaves by VLAN 200 from now on.
         wired.a.ip("addr add 10.0.1.1/24 dev br200
              neigh add 10.0.1.2 lladdr 02:00:00:00:00:09 dev br200
              route replace 10.244.2.0/24 via 10.0.1.2 dev br200")?;

@@ -1,4 +1,4 @@
-//! Entries of the pinned maps that somebody else changes: found at the next comparison, mended and counted.
+//! Another program changes entries of the pinned maps. The agent finds that at its next comparison, writes the entries anew and counts them.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use nodefence_common::{Addr, BackendEntry, NodeEntry, PortKey, Verdict, port_flags, port_kinds};
 use nodefence_tests::{Agent, Cluster, Family, Options, agent::PINNED_MAPS, client::wait_until, emulated};
 
-/// Generous: after each step the agent rests some 600 times as long as it took. On an emulated processor a step takes tens of milliseconds.
+/// A generous limit. After each step of a comparison the agent rests some 600 times as long as the step took. On an emulated processor a step takes tens of
+/// milliseconds.
 fn limit() -> Duration {
     Duration::from_secs(if emulated() { 300 } else { 60 })
 }
@@ -36,7 +37,7 @@ fn with_maps<T: Send + 'static>(
     })
 }
 
-/// All entries, but for the time up to which verdicts hold: it changes each second.
+/// All entries, without the time until which verdicts hold, since that changes each second.
 fn contents(cluster: &Cluster) -> Result<Vec<String>> {
     with_maps(cluster, |maps| {
         let mut all = Vec::new();
@@ -57,7 +58,7 @@ fn contents(cluster: &Cluster) -> Result<Vec<String>> {
     })
 }
 
-/// How often all was compared, and how many entries differed.
+/// The number of comparisons of all entries, and the number of entries that differed.
 fn compared(agent: &Agent) -> Result<(u64, u64)> {
     let status = agent.json(&["status"])?;
     let plane = &status["dataplane"];
@@ -66,7 +67,7 @@ fn compared(agent: &Agent) -> Result<(u64, u64)> {
     Ok((number("compared")?, number("differed")?))
 }
 
-/// Waits for so many comparisons more; gives how many entries differed since the agent began.
+/// Waits for this many comparisons more. Gives the number of entries that differed since the agent began.
 fn after(agent: &Agent, more: u64) -> Result<u64> {
     let (times, _) = compared(agent)?;
     let over = || compared(agent).is_ok_and(|(now, _)| now >= times + more);
@@ -80,13 +81,14 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
     let file = cluster.with_own_backends(&cluster.services_file());
     let every = ["--compare-every", "1s", "--proxy", "nftables"];
     let agent = Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &every)?;
-    // With both nodes flagged some ports are exempt.
+    // Some ports are exempt while both nodes are flagged.
     agent.expect(&["flag", "node-b", "--force"])?;
     agent.expect(&["flag", "node-c", "--force"])?;
     ensure!(after(&agent, 1)? == 0, "{}", agent.log());
     let before = contents(&cluster)?;
     let of_own = agent.node("node-a")?["index"].as_u64().context("an index")?;
-    let (b, c) = (cluster.b.pod_address(Family::V4), cluster.c.pod_address(Family::V4));
+    let b = cluster.b.pod_address(Family::V4);
+    let c = cluster.c.pod_address(Family::V4);
     with_maps(&cluster, move |maps| {
         let of_c = maps.backends.get(&c.into(), 0)?;
         maps.backends.remove(&b.into())?;
@@ -95,7 +97,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         maps.ports.remove(&PortKey::exempt(c.into(), 5300, 17))?;
         maps.ports.insert(&PortKey::exempt(c.into(), 5301, 17), &port_flags::EXEMPT, 0)?;
         maps.ports.insert(&PortKey::endpoint(c.into(), 5301, 17), &port_flags::CUT, 0)?;
-        // The own node is cut, and so are backends under an index that no node has.
+        // The change cuts the own node, and an index that no node has.
         let own = maps.nodes.get(&u32::try_from(of_own)?, 0)?;
         let cut = NodeEntry { verdict: Verdict::Flagged as u32, until: u64::MAX, ..own };
         maps.nodes.set(u32::try_from(of_own)?, &cut, 0)?;
@@ -104,7 +106,7 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
     })?;
     ensure!(contents(&cluster)? != before);
     let mended = || {
-        // A verdict of an index without an owner is taken back; the index's generation stays.
+        // The agent takes back the verdict of an index without an owner. The generation of that index stays.
         let there = contents(&cluster).unwrap_or_default();
         there.into_iter().filter(|entry| !entry.starts_with("99: ")).eq(before.iter().cloned())
     };
@@ -112,14 +114,14 @@ fn what_somebody_else_changes_is_mended_and_counted() -> Result<()> {
         .with_context(|| format!("{:#?}\n{before:#?}\n{}", contents(&cluster), agent.log()))?;
     let left = with_maps(&cluster, |maps| Ok(maps.nodes.get(&99, 0)?))?;
     ensure!(left.verdict == Verdict::Healthy as u32, "{left:?}");
-    // Three backends, an endpoint's port, two exempt ones and two places; and each of them once.
+    // Three backends, a port of an endpoint, two exempt ports and two nodes differed, each once.
     ensure!(after(&agent, 2)? == 8, "{:?}\n{}", compared(&agent)?, agent.log());
     let status = agent.expect(&["status"])?;
     ensure!(status.contains("  NF18  8 entries were changed by somebody else"), "{status}");
     Ok(())
 }
 
-/// A change made while the tables are empty of the key is found by its absence: each key is looked up.
+/// The agent looks up each key of its tables, so it finds keys that are missing.
 #[test]
 fn maps_that_somebody_empties_are_filled_again() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;

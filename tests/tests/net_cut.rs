@@ -1,4 +1,4 @@
-//! The whole of it: the real agent on node A, a node flagged by the real CLI, clients in three places.
+//! The whole of nodefence: the real agent on node A, a node that the real command line flags, and clients in three places.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -19,10 +19,10 @@ use nodefence_tests::{
 };
 use serde_json::{Value, json};
 
-/// How soon after a request to flag its node a flow that sends all the time is reset: the verdict is written at once, not with the next renewal.
+/// The time within which a flow that sends all the time is reset after the request to flag its node. The verdict is written at once, not with the next renewal.
 const CUT: Duration = Duration::from_millis(100);
-/// The agent looks for a replacement of kube-proxy every 5 s.
-const LOOKED: Duration = Duration::from_secs(10);
+/// The limit within which the agent sees a replacement of kube-proxy. It looks for one every 5 s.
+const NOTICED: Duration = Duration::from_secs(10);
 /// The pause between two bytes of the flow.
 const PACE: Duration = Duration::from_millis(1);
 
@@ -32,7 +32,7 @@ fn matrix(options: Options) -> Result<()> {
 
 nodefence_tests::each_topology!(matrix);
 
-/// The devices are found by route lookups.
+/// With `--interface auto` the agent finds the devices by route lookups.
 #[test]
 fn interface_auto() -> Result<()> {
     for overlay in [Overlay::HostGateway, Overlay::Vxlan] {
@@ -53,7 +53,7 @@ fn a_flag_cuts_a_busy_flow_at_once() -> Result<()> {
         for _ in 0..5 {
             let conn = Case { cluster: &cluster, place: Place::Outside, family }.to_b(Service::Web)?;
             let busy = Sending::start(conn.stream, PACE, || Ok(()))?;
-            wait_until("it sends", SOON, || busy.sent() > 20)?;
+            wait_until("the busy flow sends", SOON, || busy.sent() > 20)?;
             let flagged = agent.flag_now("node-b")?;
             let reset = busy.wait(SOON)?.context("not reset at all")?;
             let took = moment(reset.at).checked_duration_since(flagged).context("reset before the flag")?;
@@ -65,24 +65,24 @@ fn a_flag_cuts_a_busy_flow_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Counted, not cut.
+/// In observe mode packets are counted and not cut.
 #[test]
 fn observe() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent_with(&["--mode", "observe"])?;
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
-    let mut kept = case.to_b(Service::Web)?;
+    let mut conn = case.to_b(Service::Web)?;
     agent.flag("node-b")?;
     for _ in 0..20 {
-        ensure!(kept.request() == Outcome::Answered, "observe has cut a flow");
+        ensure!(conn.request() == Outcome::Answered, "observe mode has cut a flow");
     }
-    case.to_b(Service::Web).context("observe has cut new flows")?;
-    ensure!(agent.counter(Reason::Observed)? >= 20, "not counted");
+    case.to_b(Service::Web).context("observe mode has cut new flows")?;
+    ensure!(agent.counter(Reason::Observed)? >= 20, "not each packet is counted as observed");
     ensure!(agent.counter(Reason::Reset)? == 0);
     Ok(())
 }
 
-/// Something forwards in kube-proxy's place: nothing is cut beside it, from the first packet on and as long as its device is there.
+/// Another product forwards in kube-proxy's place. Beside it nothing is cut, from the first packet on and as long as its device is there.
 #[test]
 fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -97,11 +97,11 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     let flagged = agent.cli(&["flag", "node-b"])?;
     let warned = String::from_utf8_lossy(&flagged.stderr);
     ensure!(flagged.status.success() && warned.contains(why), "{warned}");
-    let mut kept = case.to_b(Service::Web)?;
+    let mut conn = case.to_b(Service::Web)?;
     for _ in 0..20 {
-        ensure!(kept.request() == Outcome::Answered, "a flow was cut");
+        ensure!(conn.request() == Outcome::Answered, "a flow was cut beside Cilium");
     }
-    ensure!(agent.counter(Reason::Observed)? >= 20, "not counted");
+    ensure!(agent.counter(Reason::Observed)? >= 20, "not each packet is counted as observed");
     ensure!(agent.counter(Reason::Reset)? == 0);
     let shown = status(&agent)?;
     let row = &shown["replacement"];
@@ -118,53 +118,54 @@ fn beside_what_replaces_kube_proxy_nothing_is_cut() -> Result<()> {
     ensure!(doctor.contains(why) && doctor.contains("ip link delete cilium_host"), "{doctor}");
 
     a.ip("link delete cilium_host")?;
-    wait_until("it is cut once the device is gone", LOOKED, || kept.request() == Outcome::Reset)?;
-    ensure!(agent.counter(Reason::Reset)? > 0, "cut, and no RST");
+    wait_until("the flow is cut once the device is gone", NOTICED, || conn.request() == Outcome::Reset)?;
+    ensure!(agent.counter(Reason::Reset)? > 0, "the flow was reset, and no RST is counted");
     let shown = status(&agent)?;
     ensure!(shown["mode"] == "enforce" && shown["replacement"].is_null(), "{shown}");
     agent.wait_for_log("nothing forwards Services in kube-proxy's place any more")?;
 
     // The replacement comes while a node is flagged: packets that were cut pass again.
     a.ip("link add cilium_host type veth peer name cilium_net")?;
-    wait_until("it passes once the device is there", LOOKED, || case.to_b(Service::Web).is_ok())?;
+    wait_until("new flows pass once the device is there", NOTICED, || case.to_b(Service::Web).is_ok())?;
     ensure!(agent.node("node-b")?["action"] == "observe");
 
-    // By force it is cut beside it.
+    // An agent with `--force` cuts beside the replacement.
     agent.terminate()?;
     agent.restart(&["--force"])?;
     let Err(_refused) = case.to_b(Service::Web) else { anyhow::bail!("--force does not cut") };
     let row = &status(&agent)?["replacement"];
     ensure!(row["beside"] == "forced", "{row}");
     ensure!(agent.expect(&["status"])?.contains("it is cut all the same, as --force says"));
-    // Without it nothing that one cut is cut any more once this one runs.
+    // The next agent has no `--force`, and cuts no flow that the one before it cut.
     agent.terminate()?;
     agent.restart(&[])?;
-    case.to_b(Service::Web).context("without --force")?;
+    case.to_b(Service::Web).context("an agent without --force cuts beside Cilium")?;
     ensure!(agent.node("node-b")?["action"] == "observe");
     Ok(())
 }
 
-/// The operator chose drop: no answer at all, and nothing reaches the node.
+/// With `--answer drop` packets get no answer and do not reach the node.
 #[test]
 fn drop_answers_nothing() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent_with(&["--answer", "drop"])?;
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
-    let mut kept = case.to_b(Service::Web)?;
+    let mut conn = case.to_b(Service::Web)?;
     agent.flag("node-b")?;
-    kept.limit(Some(Duration::from_millis(700)))?;
-    ensure!(kept.request() == Outcome::TimedOut);
+    conn.limit(Some(Duration::from_millis(700)))?;
+    ensure!(conn.request() == Outcome::TimedOut);
     ensure!(agent.counter(Reason::Dropped)? > 0 && agent.counter(Reason::Reset)? == 0);
     agent.unflag("node-b")?;
-    // TCP sends again what was dropped.
-    kept.limit(Some(Duration::from_secs(10)))?;
+    // After the unflag TCP sends the dropped segment again.
+    conn.limit(Some(Duration::from_secs(10)))?;
     let mut name = [0; 7];
-    std::io::Read::read_exact(&mut kept.stream, &mut name).context("the flow goes on where it was")?;
+    std::io::Read::read_exact(&mut conn.stream, &mut name)
+        .context("the flow does not go on after the unflag")?;
     ensure!(&name == b"node-b\n");
     Ok(())
 }
 
-/// A flag on the agent's own node concerns its own backends alone.
+/// A flag on the agent's own node only cuts that node's backends.
 #[test]
 fn the_own_node_goes_on_to_forward() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -179,7 +180,7 @@ fn the_own_node_goes_on_to_forward() -> Result<()> {
     Ok(())
 }
 
-/// B's second address and its pod's are endpoints, and nothing says `hostNetwork` of the former. `b`: the addresses that B's node names.
+/// A cluster file in which B's second address and the pod's second address are endpoints, without `hostNetwork`. `b` has the addresses that the file gives node B.
 fn dual_stack(cluster: &Cluster, b: &[IpAddr]) -> String {
     let address = |node: &Node| node.address(Family::V4);
     let b = b.iter().map(|ip| format!("'{ip}'")).collect::<Vec<_>>().join(", ");
@@ -209,11 +210,12 @@ services:
     )
 }
 
-/// A cut of the whole address would take the kubelet, ssh and the outer packets of tunnels with it.
+/// A cut of a node's whole address would also cut the kubelet, ssh and the outer packets of tunnels.
 #[test]
 fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    let (a, b) = (&cluster.a, &cluster.b);
+    let a = &cluster.a;
+    let b = &cluster.b;
     let mut own = Command::new(bin("nodefence-peer")?);
     own.args(["node-b", "tcp=22", "udp=4789"]);
     let _own = Proc::spawn_ready(&b.ns, own)?;
@@ -235,7 +237,7 @@ fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()>
     go_on("the node names one address")?;
     refused(b.pod_address(Family::V4), 8080)?;
     let pod = SocketAddr::from((b.pod_address(Family::V6), 8080));
-    Conn::answered_at_once(&a.pod, pod, SOON).context("what is left out")?;
+    Conn::answered_at_once(&a.pod, pod, SOON).context("an endpoint that is left out does not pass")?;
     let warned =
         |row: &Value| row.as_str().is_some_and(|text| text.starts_with("2 endpoints on it are left out"));
     ensure!(flagged["warnings"].as_array().is_some_and(|rows| rows.iter().any(warned)), "{flagged}");
@@ -251,9 +253,11 @@ fn ssh_and_tunnels_over_a_second_address_of_a_flagged_node_go_on() -> Result<()>
 
     let begun = Instant::now();
     agent.rewrite_cluster_file(&dual_stack(&cluster, &[v4, v6]))?;
-    wait_within("its pod is cut once both are named", FOLLOWED, begun, || refused(pod.ip(), 8080).is_ok())
-        .with_context(|| agent.log())?;
-    refused(v6, 9100).context("the endpoint on the node's second address")?;
+    wait_within("the pod is cut once the node names both addresses", FOLLOWED, begun, || {
+        refused(pod.ip(), 8080).is_ok()
+    })
+    .with_context(|| agent.log())?;
+    refused(v6, 9100).context("the endpoint on the node's second address is not cut")?;
     go_on("the node names both addresses")?;
     ensure!(agent.status()?["cluster"]["left_out"] == 0, "{}", agent.status()?);
     Ok(())

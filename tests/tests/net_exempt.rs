@@ -1,4 +1,4 @@
-//! Fail open: the last endpoints of a Service are not cut. They are cut once another endpoint comes.
+//! Exemptions: the last endpoints of a Service are not cut until another endpoint comes.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,7 @@ use nodefence_tests::{
     watch::{wait_within, within},
 };
 
-/// The cluster's file with its Services, `web` with endpoints on these nodes; `host` has one on B alone, `dns` on B and C.
+/// The cluster file with Services. `web` has endpoints on these nodes, `host` on B only, and `dns` on B and C.
 fn file(cluster: &Cluster, web: &[&str]) -> String {
     cluster.services_file_with(|service, node| {
         let there = match service {
@@ -30,14 +30,14 @@ fn file(cluster: &Cluster, web: &[&str]) -> String {
     })
 }
 
-/// Gives the agent another cluster file; what follows from it is there in time.
+/// Gives the agent another cluster file, and waits until `is` is true, which must be in the promised time.
 fn follows(agent: &Agent, file: &str, what: &str, is: impl FnMut() -> bool) -> Result<()> {
     let begun = Instant::now();
     agent.rewrite_cluster_file(file)?;
     wait_within(what, FOLLOWED, begun, is).map(drop).with_context(|| agent.log())
 }
 
-/// Whether a new connection from a pod of node A to B's own server passes.
+/// Whether a new connection passes from a pod of node A to B's server itself.
 fn passes(cluster: &Cluster, service: Service, family: Family) -> bool {
     try_new(&cluster.a.pod, cluster.b.endpoint(service, family), Duration::from_secs(1)).0
         == Outcome::Answered
@@ -70,9 +70,12 @@ fn the_last_endpoints_are_exempt_until_another_comes() -> Result<()> {
             passes(&cluster, Service::Web, family),
             "a new connection to an exempt port was cut, {family:?}"
         );
-        ensure!(passes(&cluster, Service::Host, family), "the same on the node's address, {family:?}");
+        ensure!(
+            passes(&cluster, Service::Host, family),
+            "a new connection to an exempt port of the node's address was cut, {family:?}"
+        );
     }
-    ensure!(agent.counter(Reason::Exempt)? >= 20, "not counted");
+    ensure!(agent.counter(Reason::Exempt)? >= 20, "not each packet is counted as exempt");
     ensure!(agent.counter(Reason::Reset)? == 0);
     ensure!(!datagram_passes(&cluster), "the port of a Service with another endpoint passes");
 
@@ -90,21 +93,21 @@ fn the_last_endpoints_are_exempt_until_another_comes() -> Result<()> {
     ensure!(agent.expect(&["nodes"])?.contains("refuse, 4 ports exempt"));
 
     let cut = || !passes(&cluster, Service::Web, Family::V4);
-    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what was kept", cut)?;
+    follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what was exempt", cut)?;
     reset_by_now(&mut open)?;
     ensure!(!passes(&cluster, Service::Web, Family::V6));
-    ensure!(host.request() == Outcome::Answered, "the other Service still has nothing else");
+    ensure!(host.request() == Outcome::Answered, "the last endpoint of the other Service was cut");
     ensure!(agent.status()?["exempt"] == 2, "{}", agent.status()?);
 
-    let kept = || passes(&cluster, Service::Web, Family::V4);
-    follows(&agent, &alone, "kept again", kept)?;
+    let exempt = || passes(&cluster, Service::Web, Family::V4);
+    follows(&agent, &alone, "exempt again", exempt)?;
     ensure!(agent.status()?["exempt"] == 4);
     agent.unflag("node-b")?;
     ensure!(agent.status()?["exempt"] == 0);
     Ok(())
 }
 
-/// Clients of a headless Service have the pods' addresses from DNS and go to them directly.
+/// Clients of a headless Service get the pods' addresses from DNS and connect to these.
 #[test]
 fn the_last_endpoint_of_a_headless_service_is_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -137,12 +140,12 @@ fn the_last_endpoint_of_a_headless_service_is_exempt() -> Result<()> {
     follows(&agent, &on(&[&cluster.b, &cluster.c]), "the cut where it has another", cut)?;
     reset_by_now(&mut open)?;
     ensure!(!passes(&cluster, Service::Web, Family::V6));
-    // Host's endpoints on B are the last still.
+    // Only the endpoints of `host` on B are still last ones.
     ensure!(agent.status()?["exempt"] == 2, "{}", agent.status()?);
     Ok(())
 }
 
-/// An observed node exempts nothing in the maps; `status` says what would be exempt.
+/// For an observed node no exemption is in the maps. `status` has the number of ports that would be exempt.
 #[test]
 fn what_would_be_exempt_of_an_observed_node_is_told() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -160,14 +163,14 @@ fn what_would_be_exempt_of_an_observed_node_is_told() -> Result<()> {
     ensure!(told["would_exempt"] == 4 && told["exempt"] == 0, "{told}");
     let text = agent.expect(&["status", "-o", "wide"])?;
     ensure!(text.contains(line), "{text}");
-    ensure!(agent.counter(Reason::Exempt)? == 0, "an exemption lies in the maps");
+    ensure!(agent.counter(Reason::Exempt)? == 0, "an observed node has an exemption in the maps");
 
     agent.unflag("node-b")?;
     ensure!(agent.status()?["would_exempt"] == 0, "{}", agent.status()?);
     Ok(())
 }
 
-/// A Service `other` of one TCP port, with endpoints on B and C.
+/// The Service `other` with one TCP port, and with endpoints on B and C.
 fn other(cluster: &Cluster, port: u16) -> String {
     let mut text = format!(
         "  - name: default/other\n    clusterIPs: [10.96.0.78, 'fd00:96::78']\n    ports: [{{ port: 90, targetPort: {port} }}]\n    endpoints:\n"
@@ -180,8 +183,8 @@ fn other(cluster: &Cluster, port: u16) -> String {
     text
 }
 
-/// The last endpoint of a Service asks others before it answers: a pod elsewhere, a DNS server, the API server at its node's address. Their answers come to
-/// ports that no Service names, and pass. Ports of other Services at the same address are cut all the same.
+/// The last endpoint of a Service sends requests before it answers: to a pod of another node, to a DNS server, and to the API server at a node's address. The
+/// answers go to ports that no Service names, and pass. Ports of other Services at the same address are cut all the same.
 #[test]
 fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
     const NAMED: u16 = 8085;
@@ -207,21 +210,33 @@ fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
         let cut: Vec<u64> = cut.into_iter().collect::<Result<_>>()?;
         for (what, to) in [("a pod", pod), ("the API", api)] {
             let (outcome, _) = try_new(&cluster.b.pod, to, limit);
-            ensure!(outcome == Outcome::Answered, "a last endpoint asked {what}, {family:?}: {outcome:?}");
+            ensure!(
+                outcome == Outcome::Answered,
+                "a last endpoint's request to {what}, {family:?}: {outcome:?}"
+            );
         }
         let dns = UdpConn::connect(&cluster.b.pod, cluster.a.endpoint(Service::Dns, family), limit)?;
-        ensure!(dns.request() == Outcome::Answered, "a last endpoint asked a DNS server, {family:?}");
+        ensure!(
+            dns.request() == Outcome::Answered,
+            "a last endpoint got no answer of a DNS server, {family:?}"
+        );
         for _ in 0..10 {
-            ensure!(asks.request() == Outcome::Answered, "what it had open, {family:?}");
-            ensure!(not_named.request() == Outcome::Answered, "a port that no Service names, {family:?}");
+            ensure!(
+                asks.request() == Outcome::Answered,
+                "a connection that a last endpoint had open was cut, {family:?}"
+            );
+            ensure!(
+                not_named.request() == Outcome::Answered,
+                "a port that no Service names was cut, {family:?}"
+            );
         }
         let now = [Reason::Refused, Reason::Unreachable].map(|reason| agent.counter(reason));
         let now: Vec<u64> = now.into_iter().collect::<Result<_>>()?;
-        ensure!(now == [cut[0], cut[2]], "some of it was refused: {cut:?}, {now:?}");
+        ensure!(now == [cut[0], cut[2]], "some packets were refused: {cut:?}, {now:?}");
 
         Conn::refused_at_once(&cluster.a.pod, of_b(NAMED), limit)
-            .context("a port of another Service, which has somebody else")?;
-        ensure!(agent.counter(Reason::Refused)? > cut[0], "refused, and not by the cut");
+            .context("a port of a Service with another endpoint was not refused")?;
+        ensure!(agent.counter(Reason::Refused)? > cut[0], "the port was refused, and not by the cut");
         let outcome = named.wait_end(SOON);
         ensure!(outcome == Outcome::Reset, "an idle client of another Service: {outcome:?}");
         // Clients of exempt ports were not challenged.
@@ -231,7 +246,7 @@ fn a_last_endpoint_gets_the_answers_to_what_it_asks() -> Result<()> {
     Ok(())
 }
 
-/// The order of two flags makes no difference. Once one node is alive again, the exemptions of the other go.
+/// The order of two flags makes no difference. Once one flag is taken back, the exemptions of the other node are removed.
 #[test]
 fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -240,19 +255,22 @@ fn a_second_flag_keeps_what_the_first_one_cut() -> Result<()> {
     agent.flag("node-b")?;
     ensure!(!passes(&cluster, Service::Web, Family::V4));
     agent.expect(&["flag", "node-c", "--force"])?;
-    ensure!(passes(&cluster, Service::Web, Family::V4), "both are flagged, one must pass");
+    ensure!(
+        passes(&cluster, Service::Web, Family::V4),
+        "the last endpoints of a Service are cut on both nodes"
+    );
     ensure!(datagram_passes(&cluster));
     let case = Case { cluster: &cluster, place: Place::Outside, family: Family::V4 };
     let mut idle = case.to_b(Service::Web)?;
     let unflagged = Instant::now();
     agent.ask::<UnflagReport>(&Request::Unflag { node: "node-c".to_owned() })?;
-    ensure!(!passes(&cluster, Service::Web, Family::V4), "c is alive again");
+    ensure!(!passes(&cluster, Service::Web, Family::V4), "node B's endpoint is exempt after node C's unflag");
     let outcome = idle.wait_end(SOON);
     ensure!(outcome == Outcome::Reset, "an idle client of an exempt port: {outcome:?}");
     within("unflag to the reset of an idle client of an exempt port", FREED, unflagged).map(drop)
 }
 
-/// An agent that starts while a flag holds finds the exemptions in the maps, and they hold without a gap.
+/// An agent that starts while a flag holds adopts the exemptions in the maps, so they hold without a gap.
 #[test]
 fn a_restart_does_not_cut_what_is_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -261,15 +279,15 @@ fn a_restart_does_not_cut_what_is_exempt() -> Result<()> {
     let mut open = case.to_b(Service::Web)?;
     agent.flag("node-b")?;
     agent.restart(&["--take-over"])?;
-    ensure!(open.request() == Outcome::Answered, "cut by a restart");
+    ensure!(open.request() == Outcome::Answered, "an exempt flow was cut at the restart");
     ensure!(agent.counter(Reason::Reset)? == 0);
-    // An exemption that is not needed any more goes, though the predecessor wrote it.
+    // The agent removes an exemption that is not needed any more, although its predecessor wrote it.
     let cut = || !passes(&cluster, Service::Web, Family::V4);
     follows(&agent, &file(&cluster, &["node-b", "node-c"]), "the cut of what another agent exempted", cut)?;
     reset_by_now(&mut open)
 }
 
-/// kube-proxy does not go elsewhere for a Service with the policy Local. So the local endpoints, which are on the own node, are exempt and reported.
+/// For a Service with the policy Local kube-proxy only picks local endpoints. So these endpoints of the own node are exempt, and `status` reports them.
 #[test]
 fn local_endpoints_of_a_local_policy_are_exempt() -> Result<()> {
     let mut cluster = Cluster::new(Options::default())?;
@@ -298,7 +316,7 @@ fn local_endpoints_of_a_local_policy_are_exempt() -> Result<()> {
     let cut = || outcome() == Outcome::Refused;
     follows(&agent, &file("Cluster"), "the cut where others may be used", cut)?;
     ensure!(agent.status()?["exempt"] == 0, "{}", agent.status()?);
-    // As `flag` says of the own node: a process of the host, such as the kubelet, still reaches the pods.
+    // A process of the host, such as the kubelet, still reaches the pods of the flagged own node, as `flag` says.
     let passed = agent.counter(Reason::OwnSocket)?;
     let from_host = try_new(&cluster.a.ns, of_a, Duration::from_secs(1)).0;
     ensure!(from_host == Outcome::Answered, "{from_host:?}");

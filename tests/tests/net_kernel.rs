@@ -1,4 +1,4 @@
-//! The kernel programs on real packets, which BPF_PROG_TEST_RUN cannot make: GSO and CHECKSUM_PARTIAL, cloned and non-linear skbs,
+//! The kernel programs on packets that BPF_PROG_TEST_RUN cannot make: GSO and CHECKSUM_PARTIAL, cloned and non-linear skbs,
 //! devices without an Ethernet header, tunnels, and the redirect itself. No agent takes part.
 
 use std::{fs::File, io::Write as _, time::Duration};
@@ -21,7 +21,7 @@ fn matrix(options: Options) -> Result<()> {
 
 nodefence_tests::each_topology!(matrix);
 
-/// Uploads from each of these, one after the other.
+/// Uploads from each of these places, one after the other.
 fn uploads(options: Options, cases: &[(Place, Family)]) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let mut bare = Bare::start(&cluster)?;
@@ -33,7 +33,7 @@ fn uploads(options: Options, cases: &[(Place, Family)]) -> Result<()> {
     Ok(())
 }
 
-/// Uploads in segments of 64 KiB (GSO) until the node is flagged; the RST's sums hold where the client receives it.
+/// Uploads in segments of 64 KiB (GSO) until the node is flagged. The checksums of the RST must be valid where the client receives it.
 fn upload(case: Case<'_>, bare: &mut Bare) -> Result<()> {
     let Case { cluster, place, family } = case;
     let resets = bare.counter(Reason::Reset)?;
@@ -61,7 +61,8 @@ fn upload(case: Case<'_>, bare: &mut Bare) -> Result<()> {
         if cluster.options.offloads {
             let big = frames.iter().any(|frame| frame.outgoing && frame.bytes.len() > 10_000);
             ensure!(big, "no segment was larger than a wire's packet: GSO was off");
-            let received: Vec<Frame> = frames.into_iter().filter(|f| !f.outgoing && is_rst(f)).collect();
+            let received: Vec<Frame> =
+                frames.into_iter().filter(|frame| !frame.outgoing && is_rst(frame)).collect();
             ensure!(!received.is_empty(), "no RST captured");
         } else {
             sums_hold(&frames, from)?;
@@ -96,14 +97,13 @@ fn sums_hold_on_the_wire_after_uploads() -> Result<()> {
     uploads(Options { masquerade: false, ..options }, &BOTH.map(|family| (Place::Pod, family)))
 }
 
-/// The client's side does its sums in software and GSO stays on at node A: what is CHECKSUM_PARTIAL at egress comes back as RST
-/// through a device without offloads, so that its sum is written out where the capture sees it.
+/// A CHECKSUM_PARTIAL packet becomes a RST that goes back through a device without offloads. There the kernel writes out the checksum, so that the capture sees it.
 #[test]
 fn sums_of_partial_packets_hold_on_the_wire() -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let cluster = Cluster::new(Options::default())?;
         let mut bare = Bare::start(&cluster)?;
-        // Only the way back to the clients is without offloads; the way in keeps them.
+        // Only the devices back to the clients are without offloads. The devices towards the backends keep theirs.
         for device in ["out0", "pod0"] {
             cluster.a.ns.exec(&format!("ethtool -K {device} tx off"))?;
         }
@@ -126,8 +126,8 @@ fn sums_of_partial_packets_hold_on_the_wire() -> Result<()> {
     Ok(())
 }
 
-/// A capture makes the kernel clone each packet that arrives, and TCP sends clones of what it keeps for retransmission: the cut
-/// must not write into what others still read.
+/// A capture makes the kernel clone each packet that arrives, and TCP sends clones of packets that it may have to retransmit. The cut must not write into data
+/// that others still read.
 #[test]
 fn cloned_packets_are_not_written_to() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -148,7 +148,7 @@ fn cloned_packets_are_not_written_to() -> Result<()> {
             .collect();
         ensure!(
             sent.iter().all(|segment| !segment.rst),
-            "{place:?}: a capture shows the answer, not the packet"
+            "{place:?}: the capture shows the answer in place of the client's packet"
         );
         ensure!(
             sent.iter().any(|segment| segment.payload.ends_with(&payload)),
@@ -159,7 +159,7 @@ fn cloned_packets_are_not_written_to() -> Result<()> {
     Ok(())
 }
 
-/// The payload lies in the page cache (sendfile): the packet becomes a RST, the file stays as it is.
+/// The payload is in the page cache (sendfile). The packet becomes a RST, and the file must not change.
 #[test]
 fn pages_of_a_file_are_not_written_to() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -200,14 +200,14 @@ fn what_is_no_backend_goes_on() -> Result<()> {
         ensure!(conn.who()? == "node-b" && cut.who()? == "node-b");
         bare.flag("node-b")?;
         reset_at_next_packet(&mut cut)?;
-        conn.echo(&pattern(100_000)).context("a port of the node's own")?;
+        conn.echo(&pattern(100_000)).context("a port of the node itself was cut")?;
         ensure!(Conn::connect(&cluster.a.ns, own, SOON)?.who()? == "node-b");
         bare.unflag("node-b")?;
     }
     Ok(())
 }
 
-/// A hung node's kernel goes on acknowledging: the reset does not wait for any of that.
+/// A hung node's kernel still acknowledges segments. The reset comes at the client's next packet all the same.
 #[test]
 fn frozen_servers_are_cut_at_the_next_packet() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -230,7 +230,7 @@ fn frozen_servers_are_cut_at_the_next_packet() -> Result<()> {
     Ok(())
 }
 
-/// A datagram whose sum stands in it is answered in place, with an ICMP message whose own sum holds.
+/// A datagram with a complete checksum is answered in place, by an ICMP message with a valid checksum.
 #[test]
 fn datagrams_are_refused_in_place() -> Result<()> {
     let cluster = Cluster::new(Options { offloads: false, ..Options::default() })?;
@@ -247,12 +247,12 @@ fn datagrams_are_refused_in_place() -> Result<()> {
                 frames.iter().try_for_each(Frame::verify)?;
                 let service = cluster.service(Service::Dns, place, family).ip();
                 let refusals = frames.iter().filter_map(Frame::segment).filter(|segment| segment.unreachable);
-                // The translator may put the message under the Service's address or leave the backend's.
+                // NAT may or may not translate the source address of the message to the Service's.
                 ensure!(refusals.count() > 0, "{place:?}, {family:?}: no ICMP message about {service}");
                 bare.unflag("node-b")?;
             }
         }
     }
-    ensure!(bare.counter(Reason::Handed)? == 0, "handed to user space");
+    ensure!(bare.counter(Reason::Handed)? == 0, "packets were handed to user space");
     Ok(())
 }

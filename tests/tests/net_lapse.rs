@@ -1,4 +1,4 @@
-//! The dead man's hand: what becomes of a flag when the agent dies, hangs, restarts or is replaced.
+//! What happens to a flag when the agent dies, hangs, restarts or is replaced.
 
 use std::{
     net::SocketAddr,
@@ -25,7 +25,7 @@ fn passes(cluster: &Cluster) -> bool {
     try_new(&cluster.a.pod, backend(cluster), Duration::from_secs(1)).0 == Outcome::Answered
 }
 
-/// Whether a new connection is refused: to wait for nothing is not to be cut.
+/// Whether a new connection is refused. A connection that only gets no answer is not cut.
 fn is_cut(cluster: &Cluster) -> bool {
     try_new(&cluster.a.pod, backend(cluster), Duration::from_secs(1)).0 == Outcome::Refused
 }
@@ -33,15 +33,15 @@ fn is_cut(cluster: &Cluster) -> bool {
 fn flagged() -> Result<(Cluster, Agent)> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
-    let mut kept =
+    let mut conn =
         Case { cluster: &cluster, place: Place::Outside, family: Family::V4 }.to_b(Service::Web)?;
     agent.flag("node-b")?;
-    reset_by_now(&mut kept)?;
+    reset_by_now(&mut conn)?;
     ensure!(is_cut(&cluster), "a new connection to a flagged node was not refused");
     Ok((cluster, agent))
 }
 
-/// How long after `start` traffic flows again; it must still be cut half a second after.
+/// Checks that traffic is still cut half a second after `start`, and flows again in the promised time.
 fn lapses(cluster: &Cluster, start: Instant) -> Result<()> {
     std::thread::sleep(Duration::from_millis(500));
     ensure!(is_cut(cluster), "not refused although the verdict was renewed less than a second ago");
@@ -68,7 +68,7 @@ fn a_stopped_agents_flags_lapse_and_return() -> Result<()> {
     agent.proc()?.thaw()?;
     wait_within("cut again", RENEWED, thawed, || is_cut(&cluster))?;
     agent.unflag("node-b")?;
-    ensure!(passes(&cluster), "cut after the flag was taken back");
+    ensure!(passes(&cluster), "node B is cut after the unflag");
     Ok(())
 }
 
@@ -76,22 +76,22 @@ fn a_stopped_agents_flags_lapse_and_return() -> Result<()> {
 fn a_terminated_agents_flags_lapse() -> Result<()> {
     let (cluster, mut agent) = flagged()?;
     agent.terminate()?;
-    // The agent renews once more at its end, for its successor.
+    // At its end the agent renews the verdict once more, for its successor.
     lapses(&cluster, Instant::now())
 }
 
-/// How new connections to the backend went.
+/// The outcomes of new connections to the backend.
 #[derive(Debug, Default)]
 struct Probed {
     passed: u64,
     refused: u64,
-    /// The refused connections: why not by the answer to their first SYN.
+    /// Refused connections that were not refused by the answer to their first SYN.
     late: Vec<Error>,
     other: u64,
 }
 
 impl Probed {
-    /// Connects over and over.
+    /// Connects again and again until `stop`.
     fn until(stop: &AtomicBool, ns: &Netns, to: SocketAddr) -> Result<Self> {
         let mut seen = Self::default();
         repeat(stop, || {
@@ -103,22 +103,22 @@ impl Probed {
                 Err(Outcome::Refused) => seen.refused += 1,
                 Err(_) => seen.other += 1,
             }
-            // A hole of a few milliseconds is seen; on an emulated processor the agent gets its share.
+            // The pause is short enough to see a gap of a few milliseconds. On an emulated processor it leaves time to the agent.
             Ok(start.elapsed().max(Duration::from_millis(1)))
         })?;
         Ok(seen)
     }
 
-    /// `in_place`: answers are, so that they need no agent.
+    /// Checks that each connection was refused. With `in_place` the kernel answers by itself, so each refusal must answer the first SYN.
     fn were_refused(&self, in_place: bool) -> Result<()> {
         let late = if in_place { &*self.late } else { &[] };
         ensure!(self.passed == 0 && self.other == 0 && late.is_empty(), "{self:?}");
-        ensure!(self.refused > 0, "the prober got nowhere");
+        ensure!(self.refused > 0, "no connection was tried");
         Ok(())
     }
 }
 
-/// While links, programs and maps are taken over, no packet to the flagged node passes and none to another is lost.
+/// Checks that while links, programs and maps are taken over, no packet to the flagged node passes, and no packet to another node is lost.
 fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Result<()> {
     let (cluster, mut agent) = flagged()?;
     let load = Load::on_c(&cluster, Family::V4)?;
@@ -126,7 +126,7 @@ fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Re
     let (done, probed) = under([probe], || {
         std::thread::sleep(Duration::from_millis(200));
         let done = replace(&cluster, &mut agent);
-        // Past the end of what the old agent renewed last: the new one must have adopted the flag.
+        // The old agent's last renewal has lapsed by then, so the new agent must have adopted the flag.
         std::thread::sleep(LAPSED + Duration::from_millis(500));
         done
     });
@@ -135,7 +135,7 @@ fn without_a_gap(replace: impl FnOnce(&Cluster, &mut Agent) -> Result<()>) -> Re
     load.finish()?;
     done.and(refused).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     agent.unflag("node-b")?;
-    ensure!(passes(&cluster), "cut after the flag was taken back");
+    ensure!(passes(&cluster), "node B is cut after the unflag");
     Ok(())
 }
 
@@ -160,7 +160,7 @@ fn a_take_over_leaves_no_gap() -> Result<()> {
     without_a_gap(|_, agent| agent.restart(&["--take-over"]))
 }
 
-/// A changed map size: everything is filled aside and switched.
+/// The size of a map changes: the agent fills new maps beside the old ones, and then switches the devices.
 #[test]
 fn a_larger_map_leaves_no_gap() -> Result<()> {
     without_a_gap(|_, agent| {

@@ -1,5 +1,5 @@
-//! The flagged node's link is down: its neighbour entry fails, and packets would die before they reach egress. They must not: clients
-//! are still told.
+//! The flagged node's link is down, so its neighbour entry fails, and packets would be lost before TC egress. The agent holds the entry, so that clients are still
+//! reset.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// How much later than each second an entry may be renewed, hurried as here: the entry is good for a quarter of a second at least, doubted for one, and
-/// probed for three tenths.
+/// How late a renewal, which is due each second, may come with the times of [`hurry`]: an entry is reachable for at least a quarter of a second, is used for
+/// one second more, and is probed for three tenths.
 const SPARE: Duration = Duration::from_millis(500);
 
-/// Entries are doubted after half a second and fail about a second later, in place of half a minute.
+/// Lets entries become stale after half a second instead of half a minute, and fail about a second later.
 fn hurry(cluster: &Cluster) -> Result<()> {
     for family in ["ipv4", "ipv6"] {
         for (key, value) in
@@ -33,13 +33,13 @@ fn hurry(cluster: &Cluster) -> Result<()> {
 
 /// Whether node B's entry has failed, for each IP version.
 fn failed(cluster: &Cluster) -> [bool; 2] {
-    // A fresh packet each time: without one the kernel does not ask for the neighbour.
+    // The kernel only probes a neighbour if there is a packet for it.
     for family in [Family::V4, Family::V6] {
         let _ =
             UdpConn::connect(&cluster.a.ns, (cluster.b.address(family), 9).into(), Duration::from_secs(1))
                 .map(|flow| flow.socket.send(b"anyone there?"));
     }
-    // The packet makes an entry that failed incomplete again until it fails once more.
+    // The packet makes a failed entry incomplete until it fails again.
     let shown = ["failed", "incomplete"]
         .map(|state| cluster.a.ns.exec(&format!("ip neigh show nud {state}")).unwrap_or_default())
         .concat();
@@ -47,12 +47,14 @@ fn failed(cluster: &Cluster) -> [bool; 2] {
 }
 
 fn wait_failed(cluster: &Cluster) -> Result<()> {
-    wait_until("neighbour fails", Duration::from_secs(30), || failed(cluster) == [true; 2]).map(drop)
+    wait_until("the neighbour entries fail", Duration::from_secs(30), || failed(cluster) == [true; 2])
+        .map(drop)
 }
 
-/// Looks for so long that no entry fails.
+/// Checks for this long that no entry fails.
 fn stay_valid(clusters: &[&Cluster], length: Duration) -> Result<()> {
-    let (began, mut looks) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut looks = 0;
     while began.elapsed() < length {
         for cluster in clusters {
             if failed(cluster) != [false; 2] {
@@ -73,15 +75,16 @@ fn stay_valid(clusters: &[&Cluster], length: Duration) -> Result<()> {
 
 /// Connections to node B from before the flag.
 struct Clients {
-    /// Connections from everywhere; the agent challenges their clients at the flag.
+    /// Connections from each place, whose clients the agent challenges at the flag.
     challenged: Vec<Conn>,
-    /// Clients that are not challenged: the cut resets them, at their next packet.
+    /// Connections whose clients are not challenged. The cut resets them at their next packet.
     unlisted: Vec<Conn>,
 }
 
 impl Clients {
     fn new(cluster: &Cluster) -> Result<Self> {
-        let (mut challenged, mut unlisted) = (Vec::new(), Vec::new());
+        let mut challenged = Vec::new();
+        let mut unlisted = Vec::new();
         for family in [Family::V4, Family::V6] {
             for place in Place::ALL {
                 challenged.push(Case { cluster, place, family }.to_b(Service::Web)?);
@@ -94,7 +97,7 @@ impl Clients {
     }
 
     /// Checks that these clients are reset, and that a new client is answered at once.
-    fn are_told(&mut self, cluster: &Cluster) -> Result<()> {
+    fn are_reset(&mut self, cluster: &Cluster) -> Result<()> {
         for conn in &mut self.unlisted {
             reset_at_next_packet(conn)?;
         }
@@ -110,7 +113,7 @@ fn link_down(cluster: &Cluster) -> Result<()> {
     cluster.fabric.ip("link set p2 down")
 }
 
-/// The effect of the hold: without it the client waits, or is told of an unreachable host at best.
+/// Without nodefence no entry is held: the client waits, or gets an error about an unreachable host at best.
 #[test]
 fn without_nodefence_packets_die_before_egress() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -124,21 +127,21 @@ fn without_nodefence_packets_die_before_egress() -> Result<()> {
     Ok(())
 }
 
-fn told(overlay: Overlay, flag_first: bool) -> Result<()> {
+fn reset(overlay: Overlay, flag_first: bool) -> Result<()> {
     let cluster = Cluster::new(Options { overlay, ..Options::default() })?;
     hurry(&cluster)?;
     let agent = cluster.agent()?;
-    let told = clients_are_told(&cluster, &agent, flag_first);
-    told.with_context(|| format!("agent's log:\n{}", agent.log()))
+    let done = clients_are_reset(&cluster, &agent, flag_first);
+    done.with_context(|| format!("agent's log:\n{}", agent.log()))
 }
 
-fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Result<()> {
+fn clients_are_reset(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Result<()> {
     let mut clients = Clients::new(cluster)?;
     if flag_first {
         agent.flag("node-b")?;
         wait_held(agent)?;
         link_down(cluster)?;
-        // An entry that is not held fails within 3 s, hurried as here.
+        // With these times an entry that is not held fails within 3 s.
         stay_valid(&[cluster], Duration::from_secs(5))?;
     } else {
         link_down(cluster)?;
@@ -146,15 +149,15 @@ fn clients_are_told(cluster: &Cluster, agent: &Agent, flag_first: bool) -> Resul
         agent.flag("node-b")?;
         wait_held(agent)?;
     }
-    clients.are_told(cluster)
+    clients.are_reset(cluster)
 }
 
-/// An agent looks each second at what a link that goes down would take from it.
+/// Waits until the agent holds both entries. It looks at them each second.
 fn wait_held(agent: &Agent) -> Result<()> {
     wait_until("the entries are held", SOON, || held(agent).is_ok_and(|held| held == 2)).map(drop)
 }
 
-/// How many entries the agent holds, as `status` says.
+/// The number of entries that the agent holds, by its status.
 fn held(agent: &Agent) -> Result<usize> {
     let status = agent.status()?;
     let rows = status["neighbours"].as_array().context("no neighbours in the status")?;
@@ -164,25 +167,25 @@ fn held(agent: &Agent) -> Result<usize> {
 
 #[test]
 fn host_gateway_flagged_then_down() -> Result<()> {
-    told(Overlay::HostGateway, true)
+    reset(Overlay::HostGateway, true)
 }
 
 #[test]
 fn host_gateway_down_then_flagged() -> Result<()> {
-    told(Overlay::HostGateway, false)
+    reset(Overlay::HostGateway, false)
 }
 
 #[test]
 fn vxlan_flagged_then_down() -> Result<()> {
-    told(Overlay::Vxlan, true)
+    reset(Overlay::Vxlan, true)
 }
 
 #[test]
 fn vxlan_down_then_flagged() -> Result<()> {
-    told(Overlay::Vxlan, false)
+    reset(Overlay::Vxlan, false)
 }
 
-/// The link is down for long after the flag, and clients that come then are still told. In [`long`] runs at the kernel's own pace.
+/// The link is down for a long time after the flag, and clients are still reset. [`long`] runs use the kernel's own times.
 #[test]
 fn down_for_long() -> Result<()> {
     let mut runs = Vec::new();
@@ -198,11 +201,11 @@ fn down_for_long() -> Result<()> {
         link_down(&cluster)?;
         runs.push((cluster, agent, clients));
     }
-    // Without haste an entry that is not held fails within 53 s, in haste within 3 s.
+    // An entry that is not held fails within 53 s by the kernel's own times, and within 3 s by those of `hurry`.
     let clusters: Vec<&Cluster> = runs.iter().map(|(cluster, ..)| cluster).collect();
     stay_valid(&clusters, Duration::from_secs(if long() { 60 } else { 10 }))?;
     for (cluster, agent, clients) in &mut runs {
-        clients.are_told(cluster).with_context(|| format!("agent's log:\n{}", agent.log()))?;
+        clients.are_reset(cluster).with_context(|| format!("agent's log:\n{}", agent.log()))?;
     }
     Ok(())
 }

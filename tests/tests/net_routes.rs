@@ -1,4 +1,4 @@
-//! Next hops of packets: the matcher's answers are compared with the kernel's, and packets that leave by a rule are cut.
+//! Next hops of packets. The answers of `RouteMap` are compared with the kernel's, and packets that leave by a policy rule are cut.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -20,14 +20,15 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// Without an event routes are looked at every 5 s: a change that is seen sooner was told. After a look there is a pause 20 times as long, of 5 s at most,
-/// which it is on an emulated processor.
-fn told() -> Duration {
+/// The limit within which the agent sees a change by an event. Without an event it looks every 5 s. After each look it pauses 20 times as long as the look
+/// took, at most 5 s: on an emulated processor the pause is 5 s.
+fn by_event() -> Duration {
     Duration::from_secs(if emulated() { 15 } else { 4 })
 }
 
-/// Policies are read every 5 s, or after 2,000 times as long as a processor was needed for it, of 60 s at most, and behind the pauses between two looks.
-fn looked_at() -> Duration {
+/// The limit within which the agent sees a change of IPsec policies. It reads them every 5 s, or less often: after 2,000 times the processor time of the last
+/// reading, at most 60 s. The pause after a look comes on top.
+fn by_reading() -> Duration {
     Duration::from_secs(if emulated() { 75 } else { 25 })
 }
 
@@ -50,7 +51,7 @@ fn with_second_way() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Packets that left by the second way.
+/// The number of packets that left by the second way.
 fn sent(cluster: &Cluster) -> Result<u64> {
     cluster.a.ns.run(|| {
         let text = std::fs::read_to_string("/sys/class/net/eth9/statistics/tx_packets")?;
@@ -69,13 +70,13 @@ fn uncovered(agent: &Agent) -> Option<u64> {
     agent.json(&["status"]).ok()?["uncovered"].as_u64()
 }
 
-/// Waits until the number of backends that are not covered is such a one.
+/// Waits until the number of backends that are not covered passes `is`.
 fn becomes(agent: &Agent, limit: Duration, what: &str, is: fn(u64) -> bool) -> Result<()> {
     let seen = wait_within(what, limit, Instant::now(), || uncovered(agent).is_some_and(is));
     seen.map(drop).with_context(|| agent.log())
 }
 
-/// Traffic that a rule leads to the second interface is cut there, as with a cloud's network plugin.
+/// Checks that traffic that a rule leads to the second interface is cut there. Network plugins of clouds have such rules.
 fn cut_behind(prepare: impl Fn(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = with_second_way()?;
     prepare(&cluster)?;
@@ -85,7 +86,7 @@ fn cut_behind(prepare: impl Fn(&Cluster) -> Result<()>) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let before = sent(&cluster)?;
         Case { cluster: &cluster, place: Place::Pod, family }.cut_and_back(&mut agent, true)?;
-        ensure!(sent(&cluster)? > before + 10, "the rule did not lead by eth9");
+        ensure!(sent(&cluster)? > before + 10, "no packets left by eth9, to which the rule leads");
     }
     Ok(())
 }
@@ -125,7 +126,7 @@ fn a_rule_for_a_mark() -> Result<()> {
 fn rules_and_routes_are_followed() -> Result<()> {
     let cluster = with_second_way()?;
     let agent = Agent::start(&cluster.a.ns, "node-a", &["eth0"], &cluster.cluster_file())?;
-    let becomes = |what: &str, is: fn(u64) -> bool| becomes(&agent, told(), what, is);
+    let becomes = |what: &str, is: fn(u64) -> bool| becomes(&agent, by_event(), what, is);
     ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
     cluster.a.ns.ip("rule add from 10.244.1.2 lookup 100")?;
     becomes("the rule is seen", |count| count > 0)?;
@@ -135,7 +136,7 @@ fn rules_and_routes_are_followed() -> Result<()> {
     becomes("the routes are gone", |count| count == 0)?;
     cluster.a.ns.ip("route add 10.244.2.0/24 via 10.99.0.2 table 100")?;
     becomes("a route is back", |count| count > 0)?;
-    // IPv4's routes vanish with the device, and the kernel does not say which.
+    // The kernel deletes the IPv4 routes of a device that goes down, and sends no event for each.
     cluster.a.ns.ip("link set eth9 down")?;
     becomes("the device is down", |count| count == 0)?;
     Ok(())
@@ -147,14 +148,14 @@ fn ipsec_policies_are_followed() -> Result<()> {
     let a = &cluster.a.ns;
     let (policy, by) =
         ("dir out dst 10.244.2.0/24", "tmpl src 10.2.0.11 dst 10.2.0.12 proto esp mode tunnel");
-    // Neither what comes in nor what is for others concerns a backend.
+    // A policy for incoming packets and one for other destinations concern no backend.
     a.ip(&format!(
         "xfrm policy add dir in dst 10.244.2.0/24 {by}\nxfrm policy add dir out dst 10.9.0.0/16 {by}"
     ))?;
     let agent = Agent::start(a, "node-a", &["eth0"], &cluster.cluster_file())?;
     ensure!(uncovered(&agent) == Some(0), "{}", agent.log());
     a.ip(&format!("xfrm policy add {policy} {by}"))?;
-    becomes(&agent, looked_at(), "the policy is seen", |count| count > 0)?;
+    becomes(&agent, by_reading(), "the policy is seen", |count| count > 0)?;
     let status = agent.json(&["status"])?;
     let examples = status["uncovered_examples"].as_array().context("no examples")?;
     for row in examples {
@@ -165,10 +166,10 @@ fn ipsec_policies_are_followed() -> Result<()> {
     }
     ensure!(agent.expect(&["doctor"])?.contains("leaves by IPsec"), "{}", agent.log());
     a.ip(&format!("xfrm policy del {policy}"))?;
-    becomes(&agent, looked_at(), "the policy is gone", |count| count == 0)
+    becomes(&agent, by_reading(), "the policy is gone", |count| count == 0)
 }
 
-/// Numbers that look random, the same in each run (xorshift64).
+/// Pseudo-random numbers, the same in each run (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -183,7 +184,7 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// An address that has something to do with the routes.
+    /// An address in the range of the random routes.
     fn address(&mut self, family: Family) -> String {
         let [b, c, d] = [self.below(3), self.below(4) * 64, self.below(4) * 85];
         match family {
@@ -199,7 +200,7 @@ impl Random {
         };
         let (address, len) = (self.address(family), self.of(lens));
         let masked = nodefence::routes::Prefix::new(address.parse().unwrap(), len.parse().unwrap()).unwrap();
-        // `ip` refuses bits behind the range.
+        // `ip` refuses bits behind the prefix length.
         format!("{}/{len}", masked.address())
     }
 
@@ -212,9 +213,9 @@ impl Random {
         let range = if self.below(8) == 0 { "default".to_owned() } else { range };
         let metric = self.below(3) * 10 + 5;
         let device = self.below(4);
-        let via = |n: u64| match family {
-            Family::V4 => format!("via 10.{n}.0.2 dev d{n}"),
-            Family::V6 => format!("via fd00:{n}::2 dev d{n}"),
+        let via = |device: u64| match family {
+            Family::V4 => format!("via 10.{device}.0.2 dev d{device}"),
+            Family::V6 => format!("via fd00:{device}::2 dev d{device}"),
         };
         let way = match self.below(8) {
             0 => return format!("route add {} {range} table {table} metric {metric}", self.of(&REFUSING)),
@@ -228,7 +229,7 @@ impl Random {
         format!("route append {range} table {table} metric {metric} {way}")
     }
 
-    /// A rule; of those that hold for some packets only where `some`.
+    /// A rule. Only with `some` it may be one that holds for some packets only.
     fn rule(&mut self, family: Family, some: bool) -> String {
         let mut rule = format!("rule add pref {}", 100 + self.below(40));
         if self.below(4) == 0 {
@@ -262,7 +263,7 @@ impl Random {
 
 const REFUSING: [&str; 4] = ["unreachable", "blackhole", "prohibit", "throw"];
 
-/// The kernel's answer to each question: the device, `None` where it refuses.
+/// The kernel's answer to each question: the device, or `None` if it refuses.
 fn ask(ns: &Netns, questions: &[String]) -> Result<Vec<Option<String>>> {
     // After a refusal `ip` goes on with the next question; `Command failed -:N` names the line.
     let script = questions.join("\n");
@@ -302,7 +303,7 @@ fn ask(ns: &Netns, questions: &[String]) -> Result<Vec<Option<String>>> {
         .collect()
 }
 
-/// Random tables and rules. Gives the namespace's map and what its devices are called.
+/// Makes random tables and rules. Gives the namespace, its route map and the names of its devices.
 fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u32, String>)> {
     let ns = Netns::new("routes")?;
     let mut script = String::new();
@@ -336,16 +337,16 @@ fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u
     for (option, lines) in ["-4", "-6"].into_iter().zip(lines) {
         let path = std::env::temp_dir().join(format!("nodefence-routes-{}{option}", std::process::id()));
         std::fs::write(&path, lines.join("\n"))?;
-        // Some of them contradict each other: the kernel has the last word.
+        // Some lines contradict each other, and the kernel refuses them.
         let line = format!("ip {option} -force -batch {}", path.display());
         let _some_failed = ns.exec(&line).is_err();
         std::fs::remove_file(&path)?;
     }
     let (map, names) = ns.run(|| -> Result<_> {
         let mut blocks = Blocks::default();
-        for (a, b) in (0..3).flat_map(|b| (0..4).map(move |c| (b, c * 64))) {
-            blocks.add(IpAddr::from([10, 128 + a, b, 0]));
-            blocks.add(format!("fd10:{a:x}:{b:x}::").parse()?);
+        for (second, third) in (0..3).flat_map(|second| (0..4).map(move |part| (second, part * 64))) {
+            blocks.add(IpAddr::from([10, 128 + second, third, 0]));
+            blocks.add(format!("fd10:{second:x}:{third:x}::").parse()?);
         }
         let devices = interfaces::list()?;
         let names = devices.iter().map(|device| (device.ifindex, device.name.clone())).collect();
@@ -354,7 +355,7 @@ fn world(random: &mut Random, some: bool) -> Result<(Netns, RouteMap, BTreeMap<u
     Ok((ns, map, names))
 }
 
-/// The kernel's answer is among the matcher's. Without rules that hold for some packets only it equals all of the matcher's.
+/// The kernel's answer is among those of `RouteMap`. Without rules that hold for some packets only, `RouteMap` gives the kernel's answer alone.
 #[test]
 fn what_the_kernel_answers_is_among_what_the_matcher_says() -> Result<()> {
     let mut random = Random(0x6e6f_6465_6665_6e63);
@@ -410,7 +411,7 @@ fn what_the_kernel_answers_is_among_what_the_matcher_says() -> Result<()> {
             several += usize::from(said.len() > 1);
         }
     }
-    // All of it came about.
+    // Each kind of answer occurred often enough.
     ensure!(
         leave > 500 && refused > 100 && several > 100 && rules > 200,
         "{leave} {refused} {several} {rules}"

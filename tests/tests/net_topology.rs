@@ -1,4 +1,4 @@
-//! The topologies themselves, without nodefence: every client reaches both backends, and what a hung node does to them.
+//! The topologies without nodefence: each client reaches both backends, and clients of a hung node stall.
 
 use std::time::Duration;
 
@@ -60,22 +60,22 @@ fn tun() -> Result<()> {
 fn without_nodefence_clients_of_a_hung_node_stall() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let to = cluster.service(Service::Web, Place::Outside, Family::V4);
-    let mut kept = Conn::connect_to(&cluster.client, to, "node-b", LIMIT)?;
+    let mut conn = Conn::connect_to(&cluster.client, to, "node-b", LIMIT)?;
     let mut idle = Conn::connect_to(&cluster.client, to, "node-b", LIMIT)?;
     idle.long_poll()?;
     cluster.b.freeze()?;
-    kept.limit(Some(Duration::from_millis(1_500)))?;
-    ensure!(kept.request() == Outcome::TimedOut, "a frozen server answered");
+    conn.limit(Some(Duration::from_millis(1_500)))?;
+    ensure!(conn.request() == Outcome::TimedOut, "a frozen server answered");
     ensure!(idle.wait_end(Duration::from_millis(500)) == Outcome::TimedOut);
-    // The node's kernel goes on accepting, so new connections are sent there and stall as well.
+    // The node's kernel still accepts connections, so new ones go there and stall too.
     let outcomes: Vec<_> =
         (0..20).map(|_| try_new(&cluster.client, to, Duration::from_millis(300)).0).collect();
     ensure!(outcomes.contains(&Outcome::TimedOut), "{outcomes:?}");
     ensure!(outcomes.contains(&Outcome::Answered), "{outcomes:?}");
     cluster.b.thaw()?;
-    kept.limit(Some(LIMIT))?;
-    let mut byte = [0; 7];
-    std::io::Read::read_exact(&mut kept.stream, &mut byte)?;
-    ensure!(&byte == b"node-b\n");
+    conn.limit(Some(LIMIT))?;
+    let mut name = [0; 7];
+    std::io::Read::read_exact(&mut conn.stream, &mut name)?;
+    ensure!(&name == b"node-b\n");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Packets that arrive addressed straight to a backend on another node (direct-to-pod balancers, a node that routes): XDP cuts them
-//! before the stack sees them.
+//! Packets that arrive at a node with the address of a backend on another node, as from balancers that send straight to pods. XDP cuts them before the stack sees
+//! them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,8 +14,8 @@ use nodefence_tests::{
     topology::Service,
 };
 
-/// The agent on node A. In native mode by the clients' device alone: it is XDP that answers. In generic mode TC egress answers, by the
-/// device that leads to the backends.
+/// The agent on node A. In native mode XDP answers, so only the clients' device is attached. In generic mode TC egress answers, so the device that leads to the
+/// backends is attached too.
 fn agent(cluster: &Cluster, mode: &str) -> Result<Agent> {
     let devices: &[&str] = if mode == "native" { &["out0"] } else { &["out0", "eth0"] };
     let agent =
@@ -27,36 +27,39 @@ fn agent(cluster: &Cluster, mode: &str) -> Result<Agent> {
 
 fn direct(mode: &str) -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    // A veth device takes what its peer's XDP sends back only where it has an XDP program too (`veth_xdp_flush` in
-    // drivers/net/veth.c, Linux 6.18): ours, which knows no backend there and passes everything.
+    // A veth device accepts frames that its peer's XDP sends back only if it has an XDP program itself (`veth_xdp_flush` in
+    // drivers/net/veth.c, Linux 6.18). This one knows no backend, and passes all frames.
     let _passes_all = (mode == "native").then(|| pass_all_xdp(&cluster.client, "eth0")).transpose()?;
     let agent = agent(&cluster, mode)?;
     for family in [Family::V4, Family::V6] {
         let port = Service::Web.ports().1;
         let (b, c): (SocketAddr, SocketAddr) =
             ((cluster.b.pod_address(family), port).into(), (cluster.c.pod_address(family), port).into());
-        let mut kept = Conn::connect(&cluster.client, b, SOON)?;
+        let mut conn = Conn::connect(&cluster.client, b, SOON)?;
         let mut other = Conn::connect(&cluster.client, c, SOON)?;
-        ensure!(kept.who()? == "node-b" && other.who()? == "node-c");
+        ensure!(conn.who()? == "node-b" && other.who()? == "node-c");
         let capture = Capture::start(&cluster.client, "eth0")?;
         let before = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         agent.flag("node-b")?;
-        reset_by_now(&mut kept)?;
+        reset_by_now(&mut conn)?;
         Conn::refused_at_once(&cluster.client, b, SOON).with_context(|| format!("{mode}, {family:?}"))?;
         let after = (agent.counter(Reason::Reset)?, agent.counter(Reason::Refused)?);
         ensure!(after.0 > before.0 && after.1 > before.1, "{mode}, {family:?}: {before:?}, then {after:?}");
-        // Others' frames are no business of XDP's: a connection to node C may still be ending, its sums left to the device.
+        // Only answers in node B's name are checked. A connection to node C may still be ending, with checksums that are left to the device.
         let of_b = |frame: &Frame| frame.segment().is_some_and(|segment| segment.src == b.ip());
         let received: Vec<Frame> =
             capture.finish().into_iter().filter(|frame| !frame.outgoing && of_b(frame)).collect();
         if mode == "native" {
-            // No TC program of ours sees these packets: XDP_TX made these answers, and nobody is left to complete their sums.
+            // XDP_TX sent these answers, so no later step completes their checksums.
             sums_hold(&received, b.ip())?;
         }
         other.echo(&pattern(100_000))?;
         ensure!(try_new(&cluster.client, c, SOON).0 == Outcome::Answered);
         agent.unflag("node-b")?;
-        ensure!(try_new(&cluster.client, b, SOON).0 == Outcome::Answered, "{mode}: cut after the flag");
+        ensure!(
+            try_new(&cluster.client, b, SOON).0 == Outcome::Answered,
+            "{mode}: node B is cut after the unflag"
+        );
     }
     Ok(())
 }
@@ -71,8 +74,7 @@ fn native() -> Result<()> {
     direct("native")
 }
 
-/// Puts a switch between the clients and node A, which writes out every sum that was left to a device: between veth devices alone
-/// nobody ever does.
+/// Puts a switch between the clients and node A. The switch writes out each checksum that was left to a device, which veth devices never do.
 fn switch(cluster: &Cluster) -> Result<Netns> {
     let switch = Netns::new("switch")?;
     let mac = cluster.client.exec("cat /sys/class/net/eth0/address")?;
@@ -101,7 +103,7 @@ fn switch(cluster: &Cluster) -> Result<Netns> {
     Ok(switch)
 }
 
-/// Segments of all sizes, with sums that are left to the device: what arrives for them has a sum that holds.
+/// Sends segments of several sizes, with checksums that are left to the device. The answers must arrive with valid checksums.
 fn sums(mode: &str) -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let switch = switch(&cluster)?;

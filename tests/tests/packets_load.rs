@@ -1,4 +1,4 @@
-//! The object as the kernel sees it: it loads, its size is bounded, its types are named.
+//! The kernel loads the object's programs, their size is bounded, and they have type information.
 use anyhow::{Result, ensure};
 use nodefence_tests::packet::{CLASSIFIERS, Programs, XDP};
 
@@ -7,13 +7,16 @@ fn every_program_loads_within_bounds() -> Result<()> {
     let programs = Programs::load()?;
     for name in CLASSIFIERS.into_iter().chain([XDP]) {
         let info = programs.info(name)?;
-        // The kernel tells from 5.16 on.
+        // Kernels from 5.16 on report this number.
         let verified = info.verified_instruction_count();
         println!("{name}: {verified:?} instructions verified, {:?} bytes translated", info.size_translated());
         // The verifier's limit is a million (BPF_COMPLEXITY_LIMIT_INSNS, 5.2).
-        ensure!(verified.is_none_or(|n| n < 250_000), "{name} costs the verifier {verified:?} instructions");
         ensure!(
-            info.size_translated().is_some_and(|n| n < 40_000),
+            verified.is_none_or(|count| count < 250_000),
+            "{name} costs the verifier {verified:?} instructions"
+        );
+        ensure!(
+            info.size_translated().is_some_and(|bytes| bytes < 40_000),
             "{name} has {:?} bytes",
             info.size_translated()
         );

@@ -1,5 +1,4 @@
-//! What the programs read and write beside the packet: budgets, the ring buffer, deadlines, and how the maps look to
-//! bpftool.
+//! What the programs read and write besides the packet: budgets, the ring buffer, deadlines. And how bpftool prints the maps.
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -48,7 +47,7 @@ fn datagram(node: u32) -> Vec<u8> {
     Frame::new("10.1.0.9".parse().expect("an address"), v4(node), Transport::Udp).bytes()
 }
 
-/// How many seconds the time since then touches; each has a budget.
+/// The number of seconds that the time since `began` touches. Each has a budget.
 fn seconds_since(began: u64) -> Result<u64> {
     Ok(now()? / SECOND - began / SECOND + 1)
 }
@@ -66,9 +65,9 @@ fn icmp_answers_have_one_budget_on_all_processors() -> Result<()> {
         ensure!([TC_REDIRECT, TC_DROP].contains(&outcome.verdict), "verdict {}", outcome.verdict);
         answered += u64::from(outcome.verdict == TC_REDIRECT);
     }
-    // A second may end meanwhile: each has a budget of its own.
+    // A second may end meanwhile, and each has a budget of its own.
     let seconds = seconds_since(began)?;
-    // TCP is answered whatever the budget.
+    // TCP is answered also beyond the budget.
     ensure!(
         programs.run("nf_egress_l2", &segment(REFUSE))?.verdict == TC_REDIRECT,
         "the segment was not answered"
@@ -86,7 +85,7 @@ fn icmp_answers_have_one_budget_on_all_processors() -> Result<()> {
     Ok(())
 }
 
-/// No lock is taken: each processor may give one answer too many, and once more where a second turns.
+/// The programs take no lock. So each processor may give one answer too many, and one more when a second ends.
 #[test]
 fn processors_that_ask_at_once_hold_one_budget() -> Result<()> {
     const BUDGET: u64 = 20;
@@ -118,7 +117,8 @@ fn processors_that_ask_at_once_hold_one_budget() -> Result<()> {
     Ok(())
 }
 
-/// As of the kernel's own ICMP: six in a row, then one a second. Behind this machine's own addresses many stand.
+/// A sender gets six answers in a row and then one a second, as by the kernel's own ICMP limit. This machine's own addresses have no sender's limit, since many
+/// clients may be behind them.
 #[test]
 fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
     own_network(true)?;
@@ -153,7 +153,7 @@ fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
         let most = 6 + (now()? - began) / SECOND;
         ensure!((6..=most).contains(&first), "{one}: {first} of 20 at once");
         let others = answers(other, 6)?;
-        ensure!(others == 6, "{other}: {others} of 6, beside one that has had its own");
+        ensure!(others == 6, "{other}: {others} of 6, after another sender has spent its budget");
         let own_ones = answers(own, 20)?;
         ensure!(own_ones == 20, "{own}, which is this machine's: {own_ones} of 20");
         sleep(Duration::from_millis(2_100));
@@ -169,13 +169,13 @@ fn each_sender_has_six_icmp_answers_and_then_one_a_second() -> Result<()> {
     Ok(())
 }
 
-/// The budget of segments; datagrams take from that of ICMP answers.
+/// Segments that are handed over have a budget. Datagrams take from the budget of ICMP answers.
 #[test]
 fn answers_that_user_space_makes_have_a_budget() -> Result<()> {
     let mut programs = loaded()?;
     programs.configure(Config { flags: config_flags::INJECT, ..DEFAULT })?;
     let budget = u64::from(ANSWERS_PER_SECOND);
-    // A second that is ahead is not over while this runs.
+    // The budget's second is ahead, so it is not over during the test.
     let ahead = now()? / SECOND + 3_600;
     programs.set_budget("answer_budget", Budget { second: ahead, spent: budget - 3 })?;
     let cpus = cpus()?;
@@ -191,10 +191,10 @@ fn answers_that_user_space_makes_have_a_budget() -> Result<()> {
         let found = run(&programs, &segment(REFUSE))?;
         ensure!(found == [at.min(3), at.saturating_sub(3)], "packet {at} on {cpu}: {found:?}");
     }
-    ensure!(run(&programs, &datagram(REFUSE))? == [4, 7], "a datagram");
-    ensure!(programs.events()?.len() == 4, "another number of them was told");
+    ensure!(run(&programs, &datagram(REFUSE))? == [4, 7], "a datagram was not handed over");
+    ensure!(programs.events()?.len() == 4, "the number of events is not that of packets handed over");
     programs.set_budget("answer_budget", Budget { second: now()? / SECOND - 1, spent: budget })?;
-    ensure!(run(&programs, &segment(REFUSE))? == [5, 7], "in the next second");
+    ensure!(run(&programs, &segment(REFUSE))? == [5, 7], "no packet was handed over in the next second");
     ensure!(programs.budget("answer_budget")?.spent == 1, "{:?}", programs.budget("answer_budget")?);
     Ok(())
 }
@@ -213,7 +213,7 @@ fn sampled_cuts_have_a_budget_and_carry_the_packet() -> Result<()> {
         }
         let ended = now()?;
         let events = programs.events()?;
-        // A second may end meanwhile: each has a budget of its own.
+        // A second may end meanwhile, and each has a budget of its own.
         let mut samples = BTreeMap::<u64, u32>::new();
         for event in &events {
             *samples.entry(event.time_ns / 1_000_000_000).or_default() += 1;
@@ -223,10 +223,10 @@ fn sampled_cuts_have_a_budget_and_carry_the_packet() -> Result<()> {
             ensure!(event.kind == EventKind::Cut as u32 && event.reason == Reason::Reset as u32, "{event:?}");
             ensure!(event.node == REFUSE && event.ifindex == IFINDEX && event.l3_offset == 14, "{event:?}");
             ensure!(event.packet_len as usize == frame.len(), "{event:?}");
-            // XDP copies whole words.
+            // XDP copies only whole words of 4 bytes.
             let len = if program == XDP { frame.len() / 4 * 4 } else { frame.len() };
             ensure!(event.packet() == &frame[..len], "the sample is not the packet: {event:?}");
-            // The kernel's programs read the clock by another function, some nanoseconds apart.
+            // The kernel's programs read the clock by another function, so the two differ a little.
             let between = began - 1_000_000..ended + 1_000_000;
             ensure!(between.contains(&event.time_ns), "{event:?} is not within {between:?}");
         }
@@ -234,8 +234,8 @@ fn sampled_cuts_have_a_budget_and_carry_the_packet() -> Result<()> {
     Ok(())
 }
 
-/// Below VLAN devices a frame may have lost its tag before XDP; an answer without it would go into another network. And where XDP
-/// runs on skbs, nobody can tell whether a checksum is left to the device.
+/// Below VLAN devices a frame may have lost its tag before XDP, and an answer without the tag would go into another network. Generic XDP, which runs on skbs,
+/// cannot know whether a checksum is left to the device.
 #[test]
 fn xdp_leaves_the_answer_to_egress_where_it_might_arrive_spoilt() -> Result<()> {
     let mut programs = loaded()?;
@@ -246,14 +246,17 @@ fn xdp_leaves_the_answer_to_egress_where_it_might_arrive_spoilt() -> Result<()> 
     for (vlans, generic, answered) in [(0, 0, [true, true]), (1, 0, [false, true]), (0, 1, [false, false])] {
         programs.device(IFINDEX, Device { mac: PEER_MAC, vlans, generic })?;
         let before = programs.counter(Reason::Reset)?.packets;
-        // A tag that is there is kept.
+        // The answer to a frame with a tag has the same tag.
         for (frame, answered) in [&untagged, &tagged].into_iter().zip(answered) {
             let outcome = programs.run(XDP, frame)?;
             let verdict = if answered { XDP_TX } else { XDP_PASS };
             ensure!(outcome.verdict == verdict, "{vlans}, {generic}: verdict {}", outcome.verdict);
             ensure!(answered || outcome.packet == *frame, "the packet was changed: {outcome:?}");
         }
-        ensure!(programs.run(XDP, &segment(DROP))?.verdict == XDP_DROP, "a drop has nothing to spoil");
+        ensure!(
+            programs.run(XDP, &segment(DROP))?.verdict == XDP_DROP,
+            "XDP must drop also where it does not answer"
+        );
         let counted = programs.counter(Reason::Reset)?.packets - before;
         let expected = answered.into_iter().filter(|answered| *answered).count();
         ensure!(counted == expected as u64, "{vlans}, {generic}: {counted} resets");
@@ -284,7 +287,7 @@ fn segments_are_handed_over_where_the_agent_asks_for_it() -> Result<()> {
         event.l3_offset == 18 && event.node == REFUSE && event.vlan_tci == 0 && event.vlan_proto == 0,
         "{event:?}"
     );
-    // An ICMP message made in place would carry the same mark that keeps IPVS from translating it.
+    // IPVS would not translate an ICMP message that is made in place either.
     let datagram = datagram(REFUSE);
     let outcome = programs.run("nf_egress_l2", &datagram)?;
     ensure!(outcome.verdict == TC_DROP && outcome.packet == datagram, "{outcome:?}");
@@ -309,7 +312,7 @@ fn a_full_ring_buffer_drops_and_counts() -> Result<()> {
     );
     let events = programs.events()?.len() as u64;
     ensure!(events == handed, "{events} events for {handed} packets");
-    // Once the agent has read, there is room again.
+    // There is room again once the ring buffer was read.
     programs.run("nf_egress_l2", &frame)?;
     ensure!(programs.events()?.len() == 1, "no room after the ring buffer was read");
     Ok(())
@@ -332,21 +335,27 @@ fn a_verdict_lapses_by_itself() -> Result<()> {
     let ip: std::net::IpAddr = backend.parse()?;
     programs.backend(Addr::from(ip), BackendEntry { node, generation: 4, flags: 0 })?;
     let frame = Frame::new("10.1.0.9".parse()?, ip, Transport::Tcp { seq: 1, ack: 2, flags: 16 }).bytes();
-    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "cut before there was a verdict");
+    ensure!(
+        programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS,
+        "the packet was cut before there was a verdict"
+    );
     programs.node(node, entry(now()? + 30_000_000_000, 4))?;
-    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_REDIRECT, "not cut");
+    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_REDIRECT, "the packet was not cut");
     programs.node(node, entry(now()? + 100_000_000, 4))?;
     sleep(Duration::from_millis(150));
     let outcome = programs.run("nf_egress_l2", &frame)?;
     ensure!(outcome.verdict == TC_PASS && outcome.packet == frame, "{outcome:?}");
     ensure!(programs.counter(Reason::Lapsed)?.packets == 1, "not counted as lapsed");
-    // The index has a new owner, which is flagged: the old owner's backend passes.
+    // The index has a new owner, which is flagged. Packets to the old owner's backend pass.
     programs.node(node, entry(now()? + 30_000_000_000, 5))?;
     ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "the wrong node was cut");
     ensure!(programs.counter(Reason::Stale)?.packets == 1, "not counted as stale");
-    // And back to healthy: nothing is left.
+    // The verdict is taken back, and packets pass.
     programs.node(node, NodeEntry { verdict: Verdict::Healthy as u32, ..entry(0, 4) })?;
-    ensure!(programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS, "cut after the verdict was taken back");
+    ensure!(
+        programs.run("nf_egress_l2", &frame)?.verdict == TC_PASS,
+        "the packet was cut after the verdict was taken back"
+    );
     Ok(())
 }
 

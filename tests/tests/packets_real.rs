@@ -1,5 +1,5 @@
-//! Frames that BPF_PROG_TEST_RUN cannot make, through the egress program on a device: CHECKSUM_PARTIAL, GSO, headers outside
-//! the linear part. What comes back in through the device is checked to the byte.
+//! Frames that BPF_PROG_TEST_RUN cannot make run through the egress program on a device: CHECKSUM_PARTIAL, GSO, headers outside
+//! the linear part. Each byte of the answers is checked.
 use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
@@ -26,7 +26,7 @@ struct Bench {
     ifindex: u32,
 }
 
-/// A netdev chain that tells marked from unmarked answers.
+/// A netdev chain that counts answers with a mark and answers without one.
 const MARKS: &str = "table netdev marks {
   counter marked {}
   counter clean {}
@@ -37,11 +37,12 @@ const MARKS: &str = "table netdev marks {
   }
 }";
 
-/// Runs in a namespace with a veth pair; the program sits on the egress of one end, its peer sees what passes.
+/// Runs in a namespace with a veth pair. The program is attached to the egress of one end, and the other end sees passing packets.
 fn bench(label: &str, run: impl FnOnce(&mut Bench) -> Result<()> + Send + 'static) -> Result<()> {
     let ns = Netns::new(label)?;
     ns.ip("link add w0 mtu 9000 type veth peer name w1 mtu 9000\nlink set w0 up\nlink set w1 up")?;
-    let (near, far) = (ns.ifindex("w0")?, ns.ifindex("w1")?);
+    let near = ns.ifindex("w0")?;
+    let far = ns.ifindex("w1")?;
     ns.run(move || {
         set_forwarding(false)?;
         let mut programs = Programs::load()?;
@@ -57,7 +58,7 @@ fn client(sixth: bool) -> IpAddr {
 
 fn frame(sixth: bool, node: u32, transport: Transport, payload: usize) -> Frame {
     let mut frame = Frame::new(client(sixth), if sixth { v6(node) } else { v4(node) }, transport);
-    frame.payload = (0..payload).map(|i| i as u8).collect();
+    frame.payload = (0..payload).map(|at| at as u8).collect();
     frame
 }
 
@@ -81,7 +82,7 @@ fn sum(bytes: &[u8]) -> u16 {
     total as u16
 }
 
-/// The pseudo header's sum, not complemented: what the stack leaves in the field of a CHECKSUM_PARTIAL packet.
+/// The pseudo header's sum, not complemented, which the stack leaves in the checksum field of a CHECKSUM_PARTIAL packet.
 fn pseudo(frame: &Frame, protocol: u8, len: usize) -> [u8; 2] {
     let address = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -92,7 +93,7 @@ fn pseudo(frame: &Frame, protocol: u8, len: usize) -> [u8; 2] {
     sum(&words.concat()).to_be_bytes()
 }
 
-/// The frame as the stack hands it down, with its checksum left to the device.
+/// The frame as the stack gives it to a device, with the checksum left to that device.
 fn partial(frame: &Frame, protocol: u8, field: usize) -> (Offload, Vec<u8>) {
     let mut bytes = frame.bytes();
     let extensions: usize = frame.extensions.iter().map(|(_, bytes)| bytes.len()).sum();
@@ -109,21 +110,25 @@ fn partial(frame: &Frame, protocol: u8, field: usize) -> (Offload, Vec<u8>) {
 }
 
 impl Bench {
-    /// Sends, and takes what comes back in.
+    /// Sends a frame, and receives the answer that comes back by the device.
     fn answered(&mut self, asked: &Frame, offload: Offload, bytes: &[u8]) -> Result<(Offload, Vec<u8>)> {
         self.near.send(offload, bytes)?;
-        let (from, to) = (asked.dst, asked.src);
+        let from = asked.dst;
+        let to = asked.src;
         let found = self.near.receive(SOON, |frame| contains(frame, from) && contains(frame, to));
         let failed =
             self.programs.counter(Reason::Failed)?.packets + self.programs.counter(Reason::Handed)?.packets;
         found.with_context(|| format!("no answer; {failed} handed over or failed"))
     }
 
-    /// Sends, and takes the event that hands the packet over.
+    /// Sends a frame, and checks the event that hands the packet over.
     fn handed(&mut self, offload: Offload, bytes: &[u8]) -> Result<()> {
         let before = self.programs.counter(Reason::Handed)?.packets;
         self.near.send(offload, bytes)?;
-        ensure!(self.programs.counter(Reason::Handed)?.packets == before + 1, "not handed over");
+        ensure!(
+            self.programs.counter(Reason::Handed)?.packets == before + 1,
+            "the packet was not handed over"
+        );
         let events = self.programs.events()?;
         let [event] = events.as_slice() else { anyhow::bail!("{} events", events.len()) };
         ensure!(event.kind == EventKind::Answer as u32 && event.ifindex == self.ifindex, "{event:?}");
@@ -173,8 +178,8 @@ fn checksums_left_to_the_device() -> Result<()> {
                     left.checksum == Some((start, 16)),
                     "the checksum is no longer left to the device: {left:?}"
                 );
-                ensure!(left.gso.is_none(), "a RST that is to be cut up: {left:?}");
-                // As a device does: sum from the start on, field included, and store the complement.
+                ensure!(left.gso.is_none(), "the RST is a GSO packet: {left:?}");
+                // Completes the checksum as a device does: it sums from `start` on, with the field, and stores the complement.
                 let start = usize::from(start);
                 ensure!(
                     answered[start + 16..start + 18] == pseudo(&asked, 6, 20),
@@ -214,8 +219,8 @@ fn what_cannot_be_answered_in_place_is_handed_over_as_it_was() -> Result<()> {
     })
 }
 
-/// A segment whose checksum the device is to make far behind its headers: the kernel refuses to trim it (`__bpf_skb_min_len` in net/core/filter.c,
-/// EINVAL), so it cannot become an answer.
+/// A segment whose checksum, which is left to the device, begins far behind the headers. The kernel refuses to trim such a packet (`__bpf_skb_min_len` in
+/// net/core/filter.c, EINVAL), so it cannot become an answer.
 fn untrimmable(sixth: bool) -> (Frame, Offload, Vec<u8>) {
     let asked = frame(sixth, REFUSE, segment(), 200);
     let (_, bytes) = partial(&asked, 6, 16);
@@ -230,7 +235,7 @@ fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result
         for sixth in [false, true] {
             let (asked, offload, bytes) = untrimmable(sixth);
             bench.handed(offload, &bytes).context("while the ring buffer has room")?;
-            // Where the ring is full nobody can be told to make an answer.
+            // If the ring buffer is full the packet cannot be handed over either.
             let mut plain = asked.clone();
             plain.extensions = if sixth { vec![(60, vec![0; 8])] } else { Vec::new() };
             plain.options = if sixth { Vec::new() } else { vec![1; 8] };
@@ -238,7 +243,7 @@ fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result
             let before = bench.programs.counter(Reason::Failed)?.packets;
             while bench.programs.counter(Reason::Failed)?.packets == before {
                 let verdict = bench.programs.run("nf_egress_l2", &plain.bytes())?.verdict;
-                ensure!(verdict == TC_DROP, "verdict {verdict} of what fills the ring buffer");
+                ensure!(verdict == TC_DROP, "verdict {verdict} of a datagram that fills the ring buffer");
             }
             let counts = |bench: &Bench| -> Result<Vec<u64>> {
                 Reason::ALL.iter().map(|reason| Ok(bench.programs.counter(*reason)?.packets)).collect()
@@ -248,13 +253,13 @@ fn what_a_helper_refuses_to_trim_is_handed_over_or_counted_as_failed() -> Result
             expected[Reason::Failed as usize] += 1;
             let found = counts(bench)?;
             ensure!(found == expected, "counters: expected {expected:?}, found {found:?}");
-            // Neither did it pass, nor was it answered: of its client, what comes first is what is sent next.
+            // The packet neither passed nor was answered: the next packets of its client arrive first.
             let mut healthy = frame(sixth, HEALTHY, segment(), 100);
             healthy.sport = 40_002;
             bench.near.send(Offload::default(), &healthy.bytes())?;
             let client = asked.src;
             let (_, passed) = bench.far.receive(SOON, |frame| contains(frame, client))?;
-            ensure!(passed == healthy.bytes(), "it passed: {passed:02x?}");
+            ensure!(passed == healthy.bytes(), "another packet passed: {passed:02x?}");
             let mut next = frame(sixth, REFUSE, segment(), 100);
             next.sport = 40_003;
             let (_, answered) = bench.answered(&next, Offload::default(), &next.bytes())?;
@@ -277,7 +282,7 @@ fn headers_outside_the_linear_part() -> Result<()> {
                     let mut asked = frame(sixth, REFUSE, transport.clone(), 5_000);
                     asked.tags = tags.clone();
                     let (_, answered) = bench.answered(&asked, pages, &asked.bytes())?;
-                    // A first tag has been taken out of the frame when a packet socket sees it.
+                    // The kernel takes the first tag out of the frame before a packet socket sees it.
                     let mut seen = asked.clone();
                     if !tags.is_empty() {
                         seen.tags.remove(0);
@@ -301,7 +306,7 @@ fn check_inner(seen: &Frame, tags: &[u16], answer: ExpectedAnswer, answered: &[u
     if tags.len() < 2 {
         return check(seen, answer, answered);
     }
-    // The id of the second tag is not the first's.
+    // The two tags have different VLAN ids.
     let mut renumbered = answered.to_vec();
     renumbered[14..16].copy_from_slice(&seen.bytes()[14..16]);
     ensure!(answered[14..16] == (0x6000 | (VLAN + 1)).to_be_bytes(), "the inner tag was changed");

@@ -1,5 +1,5 @@
-//! Packets that are handed over to be rescued instead of refused: which, when, and that all of them arrives; and that whatever is not handed
-//! over is refused as ever.
+//! Packets that the programs hand to `rescue` instead of refusing them: which packets, when, and that they arrive whole. All other packets are refused as
+//! without rescue.
 use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpStream},
@@ -29,7 +29,7 @@ fn now() -> Result<u64> {
     Ok(time.tv_sec() as u64 * SECOND + time.tv_nsec() as u64)
 }
 
-/// In the network namespace where the thread is.
+/// Loads the programs in the thread's network namespace.
 fn here() -> Result<Programs> {
     let mut programs = Programs::load()?;
     install(&mut programs, &world())?;
@@ -51,7 +51,7 @@ fn rescuing() -> Result<Programs> {
     Ok(programs)
 }
 
-/// The kernel takes two bytes of the source for the ethertype where a frame starts with the IP header.
+/// The source address. In a frame that starts with the IP header the kernel reads two bytes of this address as the ethertype.
 fn client(sixth: bool) -> IpAddr {
     if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address")
 }
@@ -84,7 +84,7 @@ fn handed(programs: &mut Programs, program: &str, asked: &Frame, node: u32) -> R
     Ok(head)
 }
 
-/// Runs a packet that must not be handed over, whatever else happens to it.
+/// Runs a packet that must not be handed over, and must have this verdict and be counted by this reason.
 fn not_handed(programs: &mut Programs, asked: &Frame, verdict: u32, reason: Reason) -> Result<()> {
     let before = programs.counter(reason)?.packets;
     let handed = programs.counter(Reason::Rescue)?.packets;
@@ -101,20 +101,20 @@ fn what_opens_a_connection_and_datagrams_are_handed_over_whole() -> Result<()> {
     let mut programs = rescuing()?;
     for sixth in [false, true] {
         for transport in [tcp(SYN), tcp(SYN | 0xc0), Transport::Udp] {
-            // Below, at and above the size of a short record; the longest.
+            // Payloads below, at and above the size of a short record, and the longest one.
             let header =
                 if sixth { 40 } else { 20 } + if matches!(transport, Transport::Udp) { 8 } else { 20 };
             let short = RESCUE_SHORT_FRAME - 14 - header;
             for payload in [0, 1, short, short + 1, 1_460, RESCUE_MAX as usize - header] {
                 for tags in [vec![], vec![0x8100], vec![0x88a8, 0x8100]] {
                     let mut asked = frame(sixth, REFUSE, transport.clone());
-                    asked.payload = (0..payload).map(|i| i as u8).collect();
+                    asked.payload = (0..payload).map(|at| at as u8).collect();
                     asked.tags = tags;
                     handed(&mut programs, "nf_egress_l2", &asked, REFUSE)
                         .with_context(|| format!("{payload} bytes of {transport:?}, {:x?}", asked.tags))?;
                 }
                 let mut asked = frame(sixth, REFUSE, transport.clone());
-                // The kernel takes the first 14 bytes for an Ethernet header and wants an IP header behind it.
+                // The kernel treats the first 14 bytes as an Ethernet header, and wants an IP header behind them.
                 asked.payload = vec![0x5a; payload.max(40)];
                 asked.macs = None;
                 handed(&mut programs, "nf_egress_l3", &asked, REFUSE).context("no link layer")?;
@@ -161,7 +161,7 @@ fn what_cannot_be_balanced_anew_is_treated_as_ever() -> Result<()> {
                 extended.options = vec![1; 8];
             }
             not_handed(&mut programs, &piece, TC_DROP, Reason::FragmentDropped)?;
-            // A datagram behind options is answered by user space.
+            // User space answers a datagram with IP options or extension headers.
             let (verdict, reason) = if udp { (TC_DROP, Reason::Handed) } else { (TC_REDIRECT, reason) };
             not_handed(&mut programs, &extended, verdict, reason).context("behind options")?;
 
@@ -188,12 +188,12 @@ fn nobody_who_takes_them_means_refused_in_the_same_packet() -> Result<()> {
         not_handed(programs, &asked(tcp(SYN)), TC_REDIRECT, Reason::Refused)?;
         not_handed(programs, &asked(Transport::Udp), TC_REDIRECT, Reason::Unreachable)
     };
-    refused(&mut programs).context("before rescue")?;
+    refused(&mut programs).context("before the first lease of rescue")?;
     programs.take_rescues_until(now()?)?;
-    refused(&mut programs).context("lapsed")?;
+    refused(&mut programs).context("with a lease that is over")?;
     programs.take_rescues_until(now()? + 100_000_000)?;
     std::thread::sleep(Duration::from_millis(120));
-    refused(&mut programs).context("lapsed by itself")?;
+    refused(&mut programs).context("after the lease has lapsed")?;
     programs.take_rescues_until(u64::MAX)?;
     handed(&mut programs, "nf_egress_l2", &asked(tcp(SYN)), REFUSE).context("rescue")?;
     Ok(())
@@ -209,10 +209,10 @@ fn beyond_the_budget_means_refused_in_the_same_packet() -> Result<()> {
     hand(&mut programs)?;
     hand(&mut programs)?;
     refuse(&mut programs)?;
-    // Packets that are never handed over cost nothing of the budget.
+    // A packet that is not for rescue takes nothing from the budget.
     not_handed(&mut programs, &frame(false, REFUSE, tcp(16)), TC_REDIRECT, Reason::Reset)?;
-    ensure!(programs.rescues_asked()? == 3, "{} were asked for", programs.rescues_asked()?);
-    // One was refused meanwhile, and one more may be handed over.
+    ensure!(programs.rescues_asked()? == 3, "{} rescues were asked for", programs.rescues_asked()?);
+    // Three were asked for, so a budget of four leaves one more.
     programs.allow_rescues(4)?;
     hand(&mut programs)?;
     refuse(&mut programs)
@@ -223,9 +223,10 @@ fn a_full_ring_means_refused_in_the_same_packet() -> Result<()> {
     let mut programs = rescuing()?;
     let mut asked = frame(false, REFUSE, tcp(SYN));
     asked.payload.clear();
-    // A record costs 8 bytes more than itself (BPF_RINGBUF_HDR_SZ, kernel/bpf/ringbuf.c).
+    // A record has a header of 8 bytes in the ring (BPF_RINGBUF_HDR_SZ, kernel/bpf/ringbuf.c).
     let room = u64::from(RESCUE_BYTES) / (RESCUE_SHORT as u64 + 8);
-    let (mut handed_over, mut refused) = (0, 0);
+    let mut handed_over = 0;
+    let mut refused = 0;
     for _ in 0..room + 100 {
         match programs.run("nf_egress_l2", &asked.bytes())?.verdict {
             TC_DROP => handed_over += 1,
@@ -234,14 +235,20 @@ fn a_full_ring_means_refused_in_the_same_packet() -> Result<()> {
         }
     }
     ensure!(handed_over + 1 >= room && refused >= 100, "{handed_over} of {room}, {refused} refused");
-    ensure!(programs.counter(Reason::Rescue)?.packets == handed_over, "counted otherwise");
-    ensure!(programs.counter(Reason::Refused)?.packets == refused, "counted otherwise");
+    ensure!(
+        programs.counter(Reason::Rescue)?.packets == handed_over,
+        "the counter differs from the packets handed over"
+    );
+    ensure!(
+        programs.counter(Reason::Refused)?.packets == refused,
+        "the counter differs from the refused packets"
+    );
     ensure!(programs.rescues()?.len() as u64 == handed_over, "records are missing");
     handed(&mut programs, "nf_egress_l2", &asked, REFUSE).context("no room after the ring was read")?;
     Ok(())
 }
 
-/// Packets that BPF_PROG_TEST_RUN cannot make: a checksum left to the device, headers outside the linear part, a datagram that is to be cut up.
+/// Packets that BPF_PROG_TEST_RUN cannot make: a checksum left to the device, headers outside the linear part, a datagram that a later step segments (GSO).
 #[test]
 fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
     let ns = Netns::new("rescue-wire")?;
@@ -276,14 +283,14 @@ fn skbs_of_the_stack_are_handed_over_too() -> Result<()> {
             // VIRTIO_NET_HDR_GSO_UDP_L4 (Linux 6.2 takes it from packet sockets).
             let gso = Offload { checksum: Some((start, 6)), linear: start + 8, gso: Some((5, 400)) };
             if wire.send(gso, &many.bytes()).is_ok() {
-                ensure!(programs.rescues()?.is_empty(), "a datagram that is to be cut up was handed over");
+                ensure!(programs.rescues()?.is_empty(), "a GSO datagram was handed over");
             }
         }
         Ok(())
     })
 }
 
-/// The owner of a SYN that no socket sent: SYNPROXY opens the connection to the server by itself, once the client has shown that it is there.
+/// Rules by which SYNPROXY sends a SYN that belongs to no socket: it opens the connection to the server by itself, once the client has answered its SYN|ACK.
 const SYNPROXY: &str = "table ip guard {
     chain tracked {
         type filter hook prerouting priority raw;
@@ -296,10 +303,12 @@ const SYNPROXY: &str = "table ip guard {
 }
 ";
 
-/// Packets that came in by no device do not count as this machine's own for that: sent once more by a socket, SYNPROXY would know nothing of them.
+/// A packet that came in by no device is not always a local socket's. A SYN of SYNPROXY must be refused: if the agent sent it again by a socket, SYNPROXY would
+/// not know it.
 #[test]
 fn what_no_socket_sent_is_refused() -> Result<()> {
-    let (client, ns) = (Netns::new("proxied")?, Netns::new("synproxy")?);
+    let client = Netns::new("proxied")?;
+    let ns = Netns::new("synproxy")?;
     client.veth("c0", &ns, "c1")?;
     client.ip("addr add 192.0.2.2/24 dev c0\nlink set c0 up")?;
     let backend = v4(REFUSE);
@@ -316,7 +325,7 @@ fn what_no_socket_sent_is_refused() -> Result<()> {
     client.ip("route add default via 192.0.2.1")?;
     ns.sysctl("ipv4/ip_forward", "1")?;
     ns.nft(SYNPROXY)?;
-    // Otherwise a packet that completes a handshake which conntrack did not see counts as a connection.
+    // With 1 conntrack would accept the client's ACK, whose SYN it did not see, as a connection.
     ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
     let near = ns.ifindex("w0")?;
     let backend = SocketAddr::new(backend, 80);
@@ -324,12 +333,15 @@ fn what_no_socket_sent_is_refused() -> Result<()> {
         let mut programs = here()?;
         enable_rescue(&mut programs)?;
         programs.attach("nf_egress_l2", near, TcAttachType::Egress)?;
-        // The packet gets no answer.
+        // The SYN of a local socket gets no answer here.
         let _none = TcpStream::connect_timeout(&backend, Duration::from_millis(200));
         let own = programs.rescues()?;
-        ensure!(!own.is_empty() && own.iter().all(|(head, _)| head.ingress_ifindex == 0), "own: {own:?}");
+        ensure!(
+            !own.is_empty() && own.iter().all(|(head, _)| head.ingress_ifindex == 0),
+            "of a local socket: {own:?}"
+        );
         let proxied = client.run(move || TcpStream::connect_timeout(&backend, Duration::from_secs(5)));
-        // SYNPROXY answered, and what the server is said to have answered comes at once.
+        // SYNPROXY has answered the client. The RST to its own SYN may come to the client at once.
         let told = proxied.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
         ensure!(told, "{proxied:?}");
         let counted = |reason| programs.counter(reason).map_or(0, |counter| counter.packets);
@@ -339,7 +351,7 @@ fn what_no_socket_sent_is_refused() -> Result<()> {
         let handed = programs.rescues()?;
         ensure!(
             handed.is_empty() && refused > 0,
-            "{refused} refused, handed over as an own socket's: {handed:?}"
+            "{refused} refused; handed over as a local socket's: {handed:?}"
         );
         Ok(())
     })

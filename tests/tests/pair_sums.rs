@@ -1,7 +1,7 @@
-//! Checksums on a wire between two machines: one guest forwards and cuts, the other one sends and looks at what comes back.
+//! Checksums on a wire between two machines: one guest forwards and cuts, and the other one sends and checks the answers.
 //!
-//! Two guests run this at the same time (`cargo xtask vm-test`), each in its role. They share one link through virtio, which sums in the
-//! guest, and one through vmxnet3, whose device sums whatever the kernel left to it.
+//! Two guests run this at the same time (`cargo xtask vm-test`), each in its role. They share a link through virtio, where the guest makes the checksums, and a link
+//! through vmxnet3, whose device makes the checksums that the kernel left to it.
 
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
@@ -19,7 +19,7 @@ use nodefence_tests::{
     capture::{Capture, Frame},
 };
 
-/// Driver, and the third octet and hextet of the link's networks.
+/// The driver of each link, and the number of the link in its networks: the third octet, or the second hextet.
 const LINKS: [(&str, u8); 2] = [("virtio_net", 1), ("vmxnet3", 2)];
 const BACKEND: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 2))];
@@ -27,7 +27,7 @@ const ECHO: u16 = 8080;
 const SINK: u16 = 8081;
 const CONTROL: u16 = 7000;
 const SOON: Duration = Duration::from_secs(20);
-/// A guest may stand still for seconds: what is not answered by then is lost.
+/// A datagram without an answer within this time is lost. The time is long, since a guest may stand still for seconds.
 const UNANSWERED: Duration = Duration::from_secs(10);
 /// The other guest may boot much later under emulation.
 const BOOT: Duration = Duration::from_secs(240);
@@ -55,7 +55,7 @@ fn answers_to_another_machine_are_summed_right() -> Result<()> {
     }
 }
 
-/// Moves this guest's two network cards into a namespace; gives their names in the order of [`LINKS`].
+/// Moves this guest's two network cards into a namespace. Gives their names in the order of [`LINKS`].
 fn take_cards(ns: &Netns, host: u8) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for (driver, link) in LINKS {
@@ -70,7 +70,8 @@ fn take_cards(ns: &Netns, host: u8) -> Result<Vec<String>> {
         ))?;
         names.push(name);
     }
-    // A namespace that ends closes its cards, and there the driver of vmxnet3 in 5.10 may bring the kernel down (BUG in `vmxnet3_rq_destroy`): it goes with the guest.
+    // A namespace that ends closes its cards, and the driver of vmxnet3 in 5.10 may crash the kernel then (BUG in `vmxnet3_rq_destroy`). So this mount keeps
+    // the namespace as long as the guest runs.
     let kept = format!("/run/netns-of-{host}");
     std::fs::File::create(&kept)?;
     let none: Option<&str> = None;
@@ -125,7 +126,7 @@ fn node() -> Result<()> {
         }
         control.write_all(b"ok\n")?;
     }
-    bail!("the client ended before it said so")
+    bail!("the client closed the connection without `bye`")
 }
 
 fn serve(listener: TcpListener, echo: bool) {
@@ -144,7 +145,7 @@ fn serve(listener: TcpListener, echo: bool) {
     });
 }
 
-/// Asks the node's guest for something and waits until it is done.
+/// The connection to the node's guest, which carries out commands.
 struct Control(BufReader<TcpStream>);
 
 impl Control {
@@ -176,7 +177,7 @@ fn client() -> Result<()> {
     let ns = Netns::new("client")?;
     let cards = take_cards(&ns, 2)?;
     for card in &cards {
-        // The capture then shows the packets as they came over the wire.
+        // Without GRO and LRO the capture shows the packets as they came over the wire.
         ns.exec(&format!("ethtool -K {card} gro off")).context("ethtool")?;
         let _ = ns.exec(&format!("ethtool -K {card} lro off"));
     }
@@ -203,7 +204,8 @@ fn cut_and_back(
     backend: IpAddr,
     lost: &mut u32,
 ) -> Result<()> {
-    let (echo, sink) = (SocketAddr::new(backend, ECHO), SocketAddr::new(backend, SINK));
+    let echo = SocketAddr::new(backend, ECHO);
+    let sink = SocketAddr::new(backend, SINK);
     let connect = move |to| ns.run(move || TcpStream::connect_timeout(&to, SOON));
     let mut quiet = connect(echo).context("connect")?;
     quiet.set_read_timeout(Some(SOON))?;
@@ -248,7 +250,7 @@ fn cut_and_back(
     Ok(())
 }
 
-/// Sends a datagram; what comes back: an echo, or an error. The wire between the guests may lose one, which is sent once more.
+/// Sends a datagram. Gives `None` for an echo, or the kind of the error. The wire between the guests may lose one datagram, which is sent again.
 fn exchange(socket: &UdpSocket, lost: &mut u32) -> Result<Option<ErrorKind>> {
     loop {
         let sent = socket.send(b"datagram");
@@ -262,7 +264,8 @@ fn exchange(socket: &UdpSocket, lost: &mut u32) -> Result<Option<ErrorKind>> {
 }
 
 fn sums_hold(frames: &[Frame], backend: IpAddr) -> Result<()> {
-    let (mut resets, mut unreachable) = (0, 0);
+    let mut resets = 0;
+    let mut unreachable = 0;
     for frame in frames.iter().filter(|frame| !frame.outgoing) {
         let Some(segment) = frame.segment() else { continue };
         if segment.src == backend {

@@ -1,4 +1,4 @@
-//! What kube-proxy leaves in the kernel is found, and of its affinity exactly a flagged node's elements are taken: with real `nft` and `iptables`.
+//! The agent finds kube-proxy's traces in the kernel, and deletes exactly a flagged node's elements of its affinity. The tests use real `nft` and `iptables`.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 use std::{
@@ -37,13 +37,13 @@ fn traces_of_each_mode_are_found() -> Result<()> {
     assert_eq!((nothing.kube_ipvs0, nothing.table, nothing.chains), (false, false, false));
     assert_eq!(judge(ProxyChoice::Auto, &nothing).mode, None);
 
-    // As kube-proxy's nftables mode: tables of that name, for each IP version.
+    // kube-proxy in nftables mode has a table of this name for each IP version.
     for family in ["ip", "ip6"] {
         let ns = Netns::new("proxy-nft")?;
         ns.nft(&format!("table {family} kube-proxy {{ chain services {{}}; }}"))?;
         assert_eq!(mode(&ns), Some(Mode::Nftables));
     }
-    // The name in another family, or one that begins like it, is another table.
+    // A table of this name in another family, or of a longer name, is another one.
     let ns = Netns::new("proxy-like")?;
     ns.nft("table inet kube-proxy {}; table ip kube-proxy2 {}; table ip nat { chain KUBE-SERVICE {}; }")?;
     assert_eq!(mode(&ns), None);
@@ -52,12 +52,12 @@ fn traces_of_each_mode_are_found() -> Result<()> {
         let ns = Netns::new("proxy-chains")?;
         ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES-OF-OTHERS"))?;
         ns.exec(&format!("{tool} -t nat -A OUTPUT -m comment --comment KUBE-SERVICES -j ACCEPT"))?;
-        // The kubelet makes this chain, in every mode.
+        // The kubelet makes this chain in every mode.
         ns.exec(&format!("{tool} -t mangle -N KUBE-KUBELET-CANARY"))?;
         assert_eq!(mode(&ns), None, "{tool}");
         ns.exec(&format!("{tool} -t nat -N KUBE-SERVICES"))?;
         assert_eq!(mode(&ns), Some(Mode::Iptables), "{tool}");
-        // IPVS mode has these chains too. (Its device is a dummy; not every kernel here has those.)
+        // IPVS mode has these chains too. (Its device is a dummy, which not every kernel here has.)
         ns.ip("link add kube-ipvs0 type veth peer name other")?;
         assert_eq!(mode(&ns), Some(Mode::Ipvs), "{tool}");
         ns.nft("table ip kube-proxy {}")?;
@@ -66,7 +66,7 @@ fn traces_of_each_mode_are_found() -> Result<()> {
     Ok(())
 }
 
-/// A trace beside those of kube-proxy: `nodefence_core::proxy` has one for each product.
+/// `nodefence_core::proxy` has a device for each product that replaces kube-proxy.
 #[test]
 fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
     let ns = Netns::new("proxy-replaced")?;
@@ -75,7 +75,7 @@ fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
         ns.ip(&format!("link add {device} type veth peer name other"))?;
         let found = facts(&ns);
         assert_eq!(found.replacement.map(|found| (found.product, found.device)), Some((product, device)));
-        // This answer says nothing of kube-proxy's mode.
+        // The device of a replacement does not decide kube-proxy's mode.
         assert_eq!(judge(ProxyChoice::Auto, &found).mode, None);
         ns.ip(&format!("link delete {device}"))?;
         assert_eq!(facts(&ns).replacement, None);
@@ -83,7 +83,7 @@ fn what_forwards_in_its_place_is_found_by_its_device() -> Result<()> {
     Ok(())
 }
 
-/// The facts where somebody gives this answer.
+/// The facts if a server at kube-proxy's port gives this answer.
 fn told(ns: &Netns, answer: &'static str) -> Facts {
     ns.run(move || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -109,7 +109,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         "HTTP/1.0 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\r\niptables",
         "HTTP/1.0 200 OK\r\n\r\nipvs",
     );
-    // Anybody may say so: of what is said there is no trace.
+    // Any program may listen at that port, so a mode without its trace is not believed.
     for answer in [iptables, ipvs] {
         let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, Some(Mode::Nftables), "{answer:?}: {found}");
@@ -124,7 +124,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     ns.exec("iptables-nft -t nat -X KUBE-SERVICES")?;
     ns.ip("link del kube-ipvs0")?;
     for (answer, mode) in [
-        // Somebody else listens there: the table counts.
+        // Another program listens there, so the table counts.
         ("HTTP/1.0 404 Not Found\r\n\r\n404 page not found", Some(Mode::Nftables)),
         ("220 smtp ready\r\n", Some(Mode::Nftables)),
         ("", Some(Mode::Nftables)),
@@ -132,7 +132,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
         let found = judge(ProxyChoice::Auto, &told(&ns, answer));
         assert_eq!(found.mode, mode, "{answer:?}: {found}");
     }
-    // A listener that accepts and says nothing holds up nothing.
+    // The agent does not wait long for a listener that does not answer.
     let found = ns.run(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let start = std::time::Instant::now();
@@ -144,7 +144,7 @@ fn kube_proxy_s_own_word_is_heard() -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy answers before its first sync. Another program that listens at its port never has a trace to show.
+/// kube-proxy answers before its first sync, so its trace may come later. Another program at its port never has a trace.
 #[test]
 fn an_agent_believes_a_mode_once_its_trace_is_there() -> Result<()> {
     let ns = Arc::new(Netns::new("proxy-lies")?);
@@ -177,7 +177,7 @@ fn an_agent_believes_a_mode_once_its_trace_is_there() -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy is restarted, on a node where it ran in other modes before and left what they had.
+/// kube-proxy is restarted on a node where it ran in other modes before, whose traces are still there.
 #[test]
 fn what_it_said_holds_while_its_own_trace_is_there() -> Result<()> {
     let ns = Netns::new("proxy-said")?;
@@ -186,14 +186,14 @@ fn what_it_said_holds_while_its_own_trace_is_there() -> Result<()> {
     ns.nft("table ip kube-proxy {}")?;
     let mut said = Said::default();
     let mut mode = |facts: &Facts| said.judge(ProxyChoice::Auto, facts).mode;
-    assert_eq!(mode(&facts(&ns)), None, "several, and nothing was said");
+    assert_eq!(mode(&facts(&ns)), None, "several traces, and no answer so far");
     assert_eq!(mode(&told(&ns, "HTTP/1.0 200 OK\r\n\r\niptables")), Some(Mode::Iptables));
     assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables));
     assert_eq!(mode(&told(&ns, "220 smtp ready\r\n")), Some(Mode::Iptables));
     ns.nft("delete table ip kube-proxy")?;
-    assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables), "a device of an earlier mode");
+    assert_eq!(mode(&facts(&ns)), Some(Mode::Iptables), "beside the device of an earlier mode");
     ns.exec("iptables-nft -t nat -X KUBE-SERVICES")?;
-    assert_eq!(mode(&facts(&ns)), Some(Mode::Ipvs), "what it said of has gone");
+    assert_eq!(mode(&facts(&ns)), Some(Mode::Ipvs), "the trace of the mode in the answer is gone");
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn endpoint(port: &'static str, protocol: Protocol, socket: &str) -> Endpoint<'s
     Endpoint { service: "default/web", port, protocol, socket: socket.parse().unwrap() }
 }
 
-/// The elements of a set or list.
+/// The number of clients in a set or a list.
 fn clients(text: &str) -> usize {
     text.matches("192.0.2.").count() + text.matches("2001:db8::").count()
 }
@@ -219,7 +219,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         endpoint("", Protocol::Udp, "10.244.2.7:54"),
         endpoint("http", Protocol::Tcp, "[fd00:244::8]:8080"),
     ];
-    // The set's name is cut off, so only a reader that knows the Service finds it.
+    // The name of this set is truncated, so only a reader that knows the Service finds it.
     let far = Endpoint {
         service: format!("{}/{}", "s".repeat(62), "n".repeat(62)).leak(),
         port: "p".repeat(62).leak(),
@@ -231,7 +231,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         let v4 = one.socket.is_ipv4();
         let (family, kind) = if v4 { ("ip", "ipv4_addr") } else { ("ip6", "ipv6_addr") };
         let (set, chain) = (one.set(), one.set().replacen("affinity-", "endpoint-", 1));
-        // As pkg/proxy/nftables/proxier.go, v1.36, lays them out.
+        // The layout is that of pkg/proxy/nftables/proxier.go, v1.36.
         ns.nft(&format!(
             "table {family} kube-proxy {{
                 set {set} {{ type {kind}; flags dynamic,timeout; timeout 10800s; elements = {{ {}, {} }}; }}
@@ -242,7 +242,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
             client(v4, 2)
         ))?;
     }
-    // Neither is kube-proxy's.
+    // Neither set is one of kube-proxy's affinity.
     let stranger = flagged[0].set();
     ns.nft(&format!(
         "table ip other {{ set {stranger} {{ type ipv4_addr; elements = {{ 192.0.2.1 }}; }}; }}
@@ -271,7 +271,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
         all.sort();
         all
     };
-    // Read as they are taken away.
+    // The audit reads the same clients that a flush deletes.
     assert_eq!(read(Affinity::default()), stale(&flagged.each_ref()));
     let run = |known: Affinity<'static>| {
         ns.run(move || {
@@ -290,11 +290,11 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
 
     let mut known = Affinity::default();
     known.add(&far);
-    assert_eq!(read(known.clone()), stale(&[&far]), "of what was emptied nothing is left");
-    // Empty sets are left alone.
+    assert_eq!(read(known.clone()), stale(&[&far]), "only the set that was unknown before has clients left");
+    // A flush does not touch empty sets.
     assert_eq!(run(known), Flushed { emptied: 1, unknown: 0 });
     assert_eq!(clients(&list("ip6", "kube-proxy", &far.set())?), 0);
-    // Nothing but elements went.
+    // Only elements of sets were deleted.
     let without_elements = |ruleset: &str| {
         let lines = ruleset.lines().filter(|line| clients(line) == 0 && !line.contains("elements"));
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -303,7 +303,7 @@ fn of_kube_proxy_s_sets_exactly_ours_are_emptied() -> Result<()> {
     Ok(())
 }
 
-/// The deletion that waiting packets need: these clients, each at one endpoint, by its name, and no others.
+/// The deletion of single clients, which a packet that waits for its rescue needs: each client at one endpoint, and no other.
 #[test]
 fn clients_are_forgotten_one_by_one() -> Result<()> {
     let ns = Netns::new("affinity-one")?;
@@ -319,7 +319,7 @@ fn clients_are_forgotten_one_by_one() -> Result<()> {
             false => ("ip6", "ipv6_addr", "2001:db8::1, 2001:db8::2"),
         };
         let set = one.set();
-        // The other family has a set of that name, too: not kube-proxy's.
+        // The other family also has a set of this name, which is not kube-proxy's.
         let (strange, strange_kind, stranger) =
             if v4 { ("ip6", "ipv6_addr", "2001:db8::1") } else { ("ip", "ipv4_addr", "192.0.2.1") };
         ns.nft(&format!(
@@ -346,9 +346,9 @@ fn clients_are_forgotten_one_by_one() -> Result<()> {
             forget.all().unwrap()
         };
         let first = all(&[(&v4, "192.0.2.1"), (&v6, "2001:db8::1")]);
-        // The same socket goes on where there is nothing, or no such set.
+        // The socket still works after a deletion of an absent client, and after one in an absent set.
         let nothing = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2")]);
-        // A list that does not exist affects no other.
+        // A set that does not exist does not hinder deletions in others.
         let some = all(&[(&v4, "192.0.2.1"), (&unknown, "192.0.2.2"), (&v6, "2001:db8::2")]);
         forget.add(Mode::Ipvs, &v4, "192.0.2.2".parse().unwrap());
         [first, nothing, some, forget.all().unwrap()]
@@ -364,7 +364,7 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         let ns = Netns::new("affinity-recent")?;
         let flagged = endpoint("http", Protocol::Tcp, "10.244.2.7:8080");
         let other = endpoint("http", Protocol::Tcp, "10.244.3.7:8080");
-        // The kernel keeps a list for each name that a rule has.
+        // The kernel makes a list for each name that a rule has.
         let made = [&flagged, &other].map(|one| {
             ns.exec(&format!("{tool} -t nat -A OUTPUT -p tcp -m recent --name {} --set", one.list()))
         });
@@ -395,13 +395,13 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         let rules = ns.exec(&format!("{tool}-save -t nat"))?;
         let mut known = Affinity::default();
         known.add(&flagged);
-        // A Service that has no affinity has no list.
+        // A Service without affinity has no list.
         known.add(&endpoint("none", Protocol::Tcp, "10.244.2.7:9090"));
         let (read, flushed) = ns.run(move || {
             let mut read = Vec::new();
             let tell = |one: &Endpoint<'_>, client: IpAddr| read.push((client.to_string(), one.socket));
             proxy::clients(Mode::Iptables, &|_, _| true, &known, tell).unwrap();
-            // A list is in the order of a hash.
+            // A list has the order of a hash.
             read.sort_unstable();
             (read, flush(Mode::Iptables, &|_, _| true, &known).unwrap())
         });
@@ -412,7 +412,7 @@ fn of_xt_recent_s_lists_exactly_ours_are_emptied() -> Result<()> {
         ns.run(move || {
             let mut forget = Forget::default();
             lists.iter().for_each(|one| forget.add(Mode::Iptables, one, IpAddr::from([192, 0, 2, 1])));
-            assert!(!forget.all().unwrap(), "no transaction of nftables");
+            assert!(!forget.all().unwrap(), "a list needed a transaction of nftables");
         });
         assert_eq!(addresses(&other), ["192.0.2.2"], "{tool}");
         let same = |text: &str| text.lines().filter(|line| line.starts_with('-')).count();

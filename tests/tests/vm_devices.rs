@@ -9,32 +9,31 @@ fn both(overlay: Overlay, interfaces: &[&'static str]) -> Result<()> {
     matrix(Options { overlay, masquerade: false, offloads: false, ..Options::default() }, interfaces)
 }
 
-/// The tag is in the skb's metadata.
+/// The VLAN tag is in the skb's metadata.
 #[test]
 fn vlan_accelerated() -> Result<()> {
     both(Overlay::Vlan, &["eth0"])
 }
 
-/// Attached to the VLAN device itself: no tag is seen.
+/// The programs are attached to the VLAN device itself, where packets have no tag.
 #[test]
 fn vlan_device() -> Result<()> {
     both(Overlay::Vlan, &["eth0.5"])
 }
 
-/// The tag is in the frame.
+/// The VLAN tag is in the frame.
 #[test]
 fn vlan_in_frame() -> Result<()> {
     both(Overlay::VlanInFrame, &["eth0"])
 }
 
-/// One tag in the metadata, one in the frame.
+/// One VLAN tag is in the metadata, and one in the frame.
 #[test]
 fn two_tags() -> Result<()> {
     both(Overlay::QinQ, &["eth0"])
 }
 
-/// The agent is attached below the VLAN devices that the routes name: the programs see the tags, the questions to idle clients
-/// enter above them.
+/// The programs are attached to the device below the VLAN devices that the routes name, and see the tags. Challenges are injected at the VLAN devices.
 #[test]
 fn idle_clients_behind_a_vlan_are_challenged_through_the_device_below() -> Result<()> {
     for overlay in [Overlay::Vlan, Overlay::VlanInFrame, Overlay::QinQ] {
@@ -43,7 +42,8 @@ fn idle_clients_behind_a_vlan_are_challenged_through_the_device_below() -> Resul
             Agent::start_with(&cluster.a.ns, cluster.a.name, &["eth0"], &cluster.cluster_file(), &[])?;
         let json =
             |verb| -> Result<Value> { Ok(serde_json::from_str(&agent.expect(&[verb, "-o", "json"])?)?) };
-        let (status, backends) = (json("status")?, json("backends")?);
+        let status = json("status")?;
+        let backends = json("backends")?;
         ensure!(status["uncovered"] == 0, "{overlay:?}: {status}");
         ensure!(backends["items"][0]["interface"] == "eth0", "{overlay:?}: {backends}");
         let freed = cluster.idle_clients_are_freed(&mut agent);
@@ -52,7 +52,7 @@ fn idle_clients_behind_a_vlan_are_challenged_through_the_device_below() -> Resul
     Ok(())
 }
 
-/// No Ethernet header, and outer packets to node B that must pass.
+/// Packets of the tunnel device have no Ethernet header. The outer packets to node B must pass.
 #[test]
 fn ipip() -> Result<()> {
     both(Overlay::Ipip, &["ipip0", "eth0"])

@@ -1,5 +1,5 @@
-//! The drain of a node that has as much on it as in a large cluster. Runs in VMs (`cargo xtask vm-test`), and in a file of its own: before
-//! Linux 7.1 all namespaces share one table of connections, so that other tests would walk through this one's.
+//! The drain of a node with as many flows as in a large cluster. Runs in VMs (`cargo xtask vm-test`), and has a file of its own: before
+//! Linux 7.1 all namespaces share one table of connections, so that other tests would read through the connections of this one.
 
 use std::{
     fmt::Write as _,
@@ -30,40 +30,40 @@ use nodefence_tests::{
 use rustix::process::setpriority_process;
 use serde_json::Value;
 
-/// For waits that nothing is promised of.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Endpoints of each service on each of the two nodes.
+/// The number of endpoints that each service has on each of the two nodes.
 const EACH: usize = 4;
-/// Pods of each node that they share.
+/// The number of pods on each node. The services share them.
 const PODS: usize = 250;
 const FIRST_PORT: u16 = 7_000;
-/// The node's own address, from where all flows come.
+/// The node's own address, the source of all flows.
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 11));
-/// Ports that the pods serve.
+/// The number of ports that the pods serve.
 const PORTS: u16 = 16;
-/// The challenges of idle clients are part of it.
+/// The promised time. It includes the challenges of idle clients.
 const PROMISED: Duration = Duration::from_secs(3);
 
-/// How much there is. Half of it is of TCP.
+/// The size of the cluster. Half of the services are TCP.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     services: usize,
-    /// How many of them have a node port as well.
+    /// The number of services that have a node port too.
     node_ports: usize,
-    /// The clients of each protocol. Each has a flow to every cluster IP and node port of that protocol.
+    /// The number of clients of each protocol. Each has a flow to every cluster IP and node port of its protocol.
     clients: u16,
 }
 
 /// 50,400 flows.
 const ALL: Size = Size { services: 1_000, node_ports: 200, clients: 42 };
-/// 1,920 flows to a tenth of the Services. An emulated processor takes one to two milliseconds to challenge one client, and as long to drain one
-/// destination: at this size it keeps the promises made for real ones. At full size, which [`long`] runs have as well, it needs longer than the drain waits for
-/// clients before it deletes their connections (core/src/plan/drain): then the result is checked, and the figures are only recorded.
+/// 1,920 flows to a tenth of the Services. An emulated processor needs one to two milliseconds to challenge a client, and as long to drain a destination. At
+/// this size it keeps the promises for real processors. At full size, which [`long`] runs try too, it needs longer than the drain waits for clients before it
+/// deletes their connections (core/src/plan/drain). So at full size the test checks the result, and only records the figures.
 const EMULATED: Size = Size { services: 100, node_ports: 20, clients: 16 };
 
 impl Size {
-    /// Flows of each protocol.
+    /// The number of flows of each protocol.
     fn flows(self) -> usize {
         usize::from(self.clients) * self.servers() / 2
     }
@@ -92,7 +92,7 @@ fn is_tcp(service: usize) -> bool {
     service % 2 == 1
 }
 
-/// The pod of an endpoint, and its port: no two endpoints of one service are the same.
+/// The pod's address and the port of an endpoint. No two endpoints of a service are the same.
 fn endpoint(node: u8, service: usize, at: usize) -> Result<SocketAddr> {
     let number = (service * EACH + at) % PODS;
     let port = FIRST_PORT + u16::try_from((service * EACH + at) / PODS)?;
@@ -123,7 +123,8 @@ fn services(size: Size) -> Result<String> {
         for (node, name) in [(2, "node-b"), (3, "node-c")] {
             for at in 0..EACH {
                 let endpoint = endpoint(node, service, at)?;
-                let (address, port) = (endpoint.ip(), endpoint.port());
+                let address = endpoint.ip();
+                let port = endpoint.port();
                 writeln!(text, "      - {{ address: {address}, node: {name}, ports: {{ main: {port} }} }}")?;
             }
         }
@@ -147,19 +148,19 @@ fn rules(size: Size) -> Result<String> {
     Ok(text)
 }
 
-/// IPVS connections to pods of a node.
+/// The numbers of IPVS connections to pods of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Connections {
     udp: usize,
-    /// Established ones.
+    /// Established TCP connections.
     tcp: usize,
-    /// TCP ones in any other state.
+    /// TCP connections in any other state.
     others: usize,
 }
 
 impl Connections {
-    /// Reads the table. With precedence, as the agent has: a reading takes half a second where it is emulated, and several with the agent at work on the
-    /// same processor.
+    /// Reads the table with the agent's precedence. On an emulated processor a reading takes half a second, and would take several seconds while the agent
+    /// works on the same processor.
     fn to(ns: &Netns, node: u8) -> Result<Self> {
         let text = ns.run(|| {
             setpriority_process(None, -20)?;
@@ -170,7 +171,7 @@ impl Connections {
         let destination = format!(" 0AF4{node:02X}");
         let mut found = Self::default();
         for line in text.lines() {
-            // Protocol, client, its port, service, its port, destination.
+            // A line has the protocol, the client and its port, the service and its port, and then the destination.
             if !line.get(31..).is_some_and(|rest| rest.starts_with(&destination)) {
                 continue;
             }
@@ -188,7 +189,7 @@ impl Connections {
     }
 }
 
-/// Conntrack entries whose answers come from pods of a node.
+/// The number of conntrack entries whose answers come from pods of a node.
 fn entries(ns: &Netns, node: u8) -> Result<usize> {
     ns.run(move || {
         let mut count = 0;
@@ -197,7 +198,7 @@ fn entries(ns: &Netns, node: u8) -> Result<usize> {
                 IpAddr::V4(v4) => Some(v4.octets()),
                 IpAddr::V6(_) => None,
             };
-            count += usize::from(from.is_some_and(|o| o[..3] == [10, 244, node]));
+            count += usize::from(from.is_some_and(|octets| octets[..3] == [10, 244, node]));
             false
         })?;
         ensure!(!dump.incomplete, "conntrack changes too fast");
@@ -205,13 +206,13 @@ fn entries(ns: &Netns, node: u8) -> Result<usize> {
     })
 }
 
-/// All conntrack entries that there are.
+/// The number of all conntrack entries.
 fn tracked(ns: &Netns) -> Result<usize> {
     let text = ns.run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))?;
     Ok(text.trim().parse()?)
 }
 
-/// Listens for all pods of a node, without accepting: a connection costs a place in the queue alone.
+/// Listens for all pods of a node without accepting, so that a connection only needs a place in the queue.
 fn listen_as_pods(ns: &Netns) -> Result<Vec<OwnedFd>> {
     ns.run(|| {
         let listen_at = |port: u16| {
@@ -224,26 +225,26 @@ fn listen_as_pods(ns: &Netns) -> Result<Vec<OwnedFd>> {
     })
 }
 
-/// Cluster IP and node port of a service lead to the same endpoints: a client does not reach them from the same port.
+/// The source port of a client. The cluster IP and the node port of a service lead to the same endpoints, so the client has another port for each.
 fn port(client: u16, target: SocketAddr) -> SocketAddr {
     let first = if target.port() == 53 { 20_000 } else { 21_000 };
     (NODE, first + client).into()
 }
 
-/// How many of them were reset. Any other outcome is a fault.
+/// The number of clients that were reset. Fails if a client got any other error.
 fn reset(streams: &[TcpStream]) -> Result<usize> {
     let mut count = 0;
     for stream in streams {
         match stream.take_error()? {
             Some(error) if error.raw_os_error() == Some(Errno::ECONNRESET as i32) => count += 1,
-            Some(error) => return Err(error).context("a client that waits"),
+            Some(error) => return Err(error).context("a client that waits got another error than a reset"),
             None => {}
         }
     }
     Ok(count)
 }
 
-/// The row of node B in `status`' part on IPVS.
+/// The row of node B in the part of `status` about IPVS.
 fn row(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["ipvs"]["nodes"]["node-b"].clone())
 }
@@ -257,12 +258,12 @@ fn with_half_of_the_flows_tcp() -> Result<()> {
     Ok(())
 }
 
-/// `promised`: whether it is in time.
+/// Flags and unflags node B in a cluster of this size. `promised` says whether the times are checked.
 fn drained(size: Size, promised: bool) -> Result<()> {
     let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
     ns.ip("route add local 10.97.0.0/16 dev lo")?;
-    // The pods do not answer. Such entries live for 30 s, and sending that much takes longer on an emulated processor.
+    // The pods do not answer. Entries without an answer live for 30 s, and an emulated processor needs longer to send all datagrams.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     let mut listening = Vec::new();
     for node in [&cluster.b, &cluster.c] {
@@ -288,7 +289,8 @@ fn drained(size: Size, promised: bool) -> Result<()> {
         waiting.len(),
         begun.elapsed() - connected
     );
-    let (mut mine, mut theirs) = (Connections::default(), Connections::default());
+    let mut mine = Connections::default();
+    let mut theirs = Connections::default();
     wait_until("all flows are there", LIMIT, || {
         let found = [2, 3].map(|node| Connections::to(ns, node).unwrap_or_default());
         [mine, theirs] = found;
@@ -301,18 +303,19 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     let tracked = tracked(ns)?;
     let [listed_before, _] = agent.conntrack_listings()?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
-    // The start of a program takes a good part of a second where it is emulated.
+    // Times count from when the agent received the request, since the start of the command takes a good part of a second on an emulated processor.
     let received = report["received_ns"].as_u64().context("when the flag was received")?;
     let flagged = moment(received);
     let since_flag = || Duration::from_nanos(monotonic_ns().saturating_sub(received));
-    // The kernel tells its number of entries at no cost, where reading the tables holds up those who change them. The entries themselves are checked afterwards.
+    // The number of entries costs nothing to read, but a reading of the tables delays whoever changes them. So the test waits for the number, and checks the
+    // entries afterwards.
     let fewer = |by: usize| self::tracked(ns).is_ok_and(|now| now + by <= tracked);
     wait_until("conntrack has fewer entries", LIMIT, || fewer(mine.udp)).with_context(|| agent.log())?;
     let of_datagrams = since_flag();
     wait_until("conntrack has still fewer", LIMIT, || fewer(mine.all())).with_context(|| agent.log())?;
     let of_conntrack = since_flag();
     let gone = || Connections::to(ns, 2).is_ok_and(|left| left.all() == 0);
-    wait_until("its flows are gone", LIMIT, gone)
+    wait_until("node B's flows are gone from IPVS", LIMIT, gone)
         .with_context(|| format!("{:?}\n{}", Connections::to(ns, 2), agent.log()))?;
     let of_both = since_flag();
     let left = entries(ns, 2)?;
@@ -322,7 +325,8 @@ fn drained(size: Size, promised: bool) -> Result<()> {
             status["ipvs"]["nodes"]["node-b"]["waiting"] == 0 && status["challenged"]["node-b"].is_object()
         })
     };
-    wait_until("all is out and challenged", LIMIT, settled).with_context(|| agent.log())?;
+    wait_until("node B is drained and its clients are challenged", LIMIT, settled)
+        .with_context(|| agent.log())?;
     let row = row(&agent)?;
     let challenges = agent.status()?["challenged"]["node-b"].clone();
     println!(
@@ -334,8 +338,8 @@ fn drained(size: Size, promised: bool) -> Result<()> {
     let listings = listed - listed_before;
     figure("listings of conntrack", listings as f64, "of 3");
     ensure!((1..=3).contains(&listings), "conntrack was listed {listings} times");
-    let told = reset(&waiting)?;
-    figure("clients told", told as f64, &format!("of {}", mine.tcp));
+    let were_reset = reset(&waiting)?;
+    figure("clients reset", were_reset as f64, &format!("of {}", mine.tcp));
     for (what, took) in [
         ("UDP gone from conntrack", of_datagrams),
         ("all gone from conntrack", of_conntrack),
@@ -347,11 +351,11 @@ fn drained(size: Size, promised: bool) -> Result<()> {
             figure(what, took.as_secs_f64() * 1e3, "ms");
         }
     }
-    // 4 in each, and the cluster's own.
+    // Each service has four destinations on node B, and the cluster's own services have some too.
     ensure!(row["drained"].as_u64() >= Some((size.servers() * EACH) as u64), "{row}");
     ensure!(
-        !promised || told == mine.tcp,
-        "{told} of {} clients that wait were told: {challenges}",
+        !promised || were_reset == mine.tcp,
+        "{were_reset} of {} clients that wait were reset: {challenges}",
         mine.tcp
     );
     let now = Connections::to(ns, 3)?;

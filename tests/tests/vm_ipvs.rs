@@ -1,7 +1,7 @@
-//! IPVS NAT does the forwarding. Runs in VMs (`cargo xtask vm-test`): not every machine's kernel has IPVS.
+//! IPVS NAT forwards. Runs in VMs (`cargo xtask vm-test`), since not every machine's kernel has IPVS.
 //!
-//! Kernels without the fix that the probe looks for do not translate a RST that was made in place; there the agent injects it. Both
-//! must look the same to clients.
+//! Kernels without the fix for which the probe looks do not translate a RST that was made in place. On these kernels the agent injects RSTs. Clients must see no
+//! difference.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -16,7 +16,7 @@ fn cut(options: Options) -> Result<()> {
     let (status, counts) = matrix(Options { proxy: Proxy::Ipvs, ..options })?;
     let way = status["probe_text"].as_str().context("status does not say how RSTs are made")?;
     println!("{way}: {counts:?}");
-    // The probe's finding, not its fallback: the probe must have come to an answer.
+    // The probe must have a finding, not only a fallback.
     let translates = status["probe"]["ipvs_translates"]["found"].as_bool();
     let translates =
         translates.with_context(|| format!("the probe of IPVS found nothing: {}", status["probe"]))?;
@@ -24,21 +24,24 @@ fn cut(options: Options) -> Result<()> {
     if translates {
         ensure!(way.contains("RSTs are made in place"), "status says: {way}");
         ensure!(counts.reset > 0 && counts.refused > 0, "nothing was answered in place: {counts:?}");
-        // CHECKSUM_PARTIAL datagrams do not have their sum in the packet: the agent always answers these.
+        // A CHECKSUM_PARTIAL datagram does not have its checksum in the packet, so the agent always answers it.
         let datagrams = if options.offloads { counts.handed } else { counts.unreachable };
-        ensure!(datagrams > 0, "no datagram was answered as it should be: {counts:?}");
+        ensure!(datagrams > 0, "no datagram was answered in the expected way: {counts:?}");
     } else {
         ensure!(way.contains("RSTs are injected"), "status says: {way}");
-        ensure!(in_place == [0; 3], "answered in place, which IPVS does not translate: {counts:?}");
+        ensure!(
+            in_place == [0; 3],
+            "packets were answered in place, which IPVS does not translate: {counts:?}"
+        );
         ensure!(counts.handed > 0, "nothing was answered: {counts:?}");
     }
     let release = kernel::release()?;
-    // The oldest kernel of the matrix is there for this: Debian 11's has no such fix.
+    // The oldest kernel of the test matrix, Debian 11's, has no such fix.
     ensure!(translates != release.starts_with("5.10."), "{release}: the probe found {translates}");
     Ok(())
 }
 
-/// IPVS itself, without nodefence.
+/// IPVS forwards without nodefence.
 #[test]
 fn ipvs_forwards() -> Result<()> {
     for masquerade in [true, false] {
@@ -67,7 +70,7 @@ fn host_gateway_without_masquerade() -> Result<()> {
     cut(Options { masquerade: false, ..Options::default() })
 }
 
-/// Sums stand on the wire, so datagrams are not CHECKSUM_PARTIAL either: where IPVS translates, all is answered in place.
+/// Without offloads no datagram is CHECKSUM_PARTIAL. If IPVS translates, all packets are answered in place.
 #[test]
 fn host_gateway_without_offloads() -> Result<()> {
     cut(Options { offloads: false, ..Options::default() })
@@ -88,7 +91,7 @@ fn vlan() -> Result<()> {
     cut(Options { overlay: Overlay::Vlan, ..Options::default() })
 }
 
-/// The time holds where nothing runs beside this test; [`matrix`] checks it beside others.
+/// This module runs alone, since it checks a promised time. [`matrix`] checks the same time beside other tests.
 mod alone {
     use super::*;
 

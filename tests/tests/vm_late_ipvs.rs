@@ -1,4 +1,4 @@
-//! IPVS that is loaded while the agent runs. Runs in VMs (`cargo xtask vm-test`), by itself: while another test uses IPVS it cannot be unloaded.
+//! IPVS is loaded while the agent runs. Runs in VMs (`cargo xtask vm-test`) and alone, since IPVS cannot be unloaded while another test uses it.
 
 use std::{
     process::Command,
@@ -16,7 +16,7 @@ use nodefence_tests::{
     traced::Still,
 };
 
-/// In the order in which they can be loaded.
+/// The modules of IPVS, in the order in which they can be loaded.
 const MODULES: [&str; 3] = ["ip_vs", "ip_vs_rr", "ip_vs_wrr"];
 
 fn modprobe(args: &[&str]) -> Result<()> {
@@ -25,13 +25,13 @@ fn modprobe(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// IPVS is unloaded while this lives.
+/// IPVS is unloaded while this value lives.
 struct Unloaded;
 
 impl Unloaded {
     fn new() -> Result<Self> {
         let this = Self;
-        // The kernel takes namespaces away some time after their last process; each holds the modules that it has used.
+        // The kernel deletes a namespace some time after its last process, and until then the namespace holds the modules that it has used.
         wait_until("IPVS is unloaded", Duration::from_secs(60), || {
             unload().is_ok_and(|left| left.is_empty())
         })
@@ -40,14 +40,14 @@ impl Unloaded {
     }
 }
 
-/// IPVS and the schedulers that earlier tests made it load.
+/// The loaded modules: IPVS, and the schedulers that earlier tests used.
 fn loaded() -> Result<Vec<String>> {
     let modules = std::fs::read_to_string("/proc/modules").context("read /proc/modules")?;
     let names = modules.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.filter(|name| name.starts_with("ip_vs")).map(str::to_owned).collect())
 }
 
-/// Tries to unload them, the schedulers first; which are left.
+/// Tries to unload these modules, the schedulers first. Gives those that are left.
 fn unload() -> Result<Vec<String>> {
     let mut modules = loaded()?;
     modules.sort_by_key(|name| name == "ip_vs");
@@ -66,7 +66,7 @@ impl Drop for Unloaded {
     }
 }
 
-/// At boot the agent is up before kube-proxy loads IPVS: what it found without holds no more.
+/// At boot the agent may be up before kube-proxy loads IPVS. Its finding from before does not hold any more then.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn ipvs_that_comes_late_is_probed() -> Result<()> {
@@ -77,7 +77,7 @@ fn ipvs_that_comes_late_is_probed() -> Result<()> {
     let index = agent.node("node-b")?["index"].as_u64().context("no index")?;
     let finding = || agent.status().map(|status| status["probe"]["ipvs_translates"].clone());
     ensure!(finding()?["not_needed"].is_string(), "without IPVS: {}", finding()?);
-    // Probes may take long, or never end: no other thread waits for them.
+    // No other thread waits for a probe, which may take long or never end.
     let still = Still::of_next(agent.proc()?.pid(), "findings", || {
         drop(unloaded);
         Ok(())
@@ -85,7 +85,11 @@ fn ipvs_that_comes_late_is_probed() -> Result<()> {
     let since = Instant::now();
     flags_are_answered(&agent, "findings")?;
     verdicts_are_renewed(&ns, u32::try_from(index)?, "findings", since)?;
-    ensure!(finding()?["not_needed"].is_string(), "probed by one that stands still: {}", finding()?);
+    ensure!(
+        finding()?["not_needed"].is_string(),
+        "IPVS was probed while `findings` stands still: {}",
+        finding()?
+    );
     still.lift()?;
     let found = || finding().is_ok_and(|finding| finding["found"].is_boolean());
     wait_until("IPVS is probed", Duration::from_secs(120), found).with_context(|| agent.log())?;

@@ -1,5 +1,5 @@
-//! How long MPTCP's clients of a flagged node wait until their own socket reports an end: the kernel tells of no subflow's reset, and ends a connection without
-//! subflows after `net.mptcp.close_timeout`.
+//! How long MPTCP clients of a flagged node wait until their own socket reports an end. The kernel does not report the reset of a subflow, and ends a
+//! connection without subflows after `net.mptcp.close_timeout`.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,16 @@ use nodefence_tests::{
 
 /// The default of `net.mptcp.close_timeout`.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The kernel looks at it by a timer that is set anew at each segment: 1.3 s were measured.
+/// How late the end may be, since the kernel's timer is set anew at each segment. 1.3 s were measured.
 const LATE: Duration = Duration::from_secs(5);
-/// Connections that were reset before the test began to count.
+/// How early the end may be, since subflows may be reset before the test begins to count.
 const EARLY: Duration = Duration::from_secs(1);
 
 #[test]
 fn established_clients_wait_for_the_close_timeout() -> Result<()> {
     let served = Served::new("tcp", 8443, Some("mptcp"))?;
-    let (b, c) = (served.pod(&served.cluster.b), served.pod(&served.cluster.c));
+    let b = served.pod(&served.cluster.b);
+    let c = served.pod(&served.cluster.c);
     let mut clients = Vec::new();
     for (way, at) in [("to the pod itself", b), ("through a Service", served.service())] {
         for sends in [true, false] {
@@ -42,7 +43,7 @@ fn established_clients_wait_for_the_close_timeout() -> Result<()> {
             if sends { conn.who().map(drop) } else { conn.wait_for_ever() }
         })?);
     }
-    // The first SYN is TCP's.
+    // The first SYN of MPTCP is a TCP SYN, so it is refused as TCP's is.
     let begun = Instant::now();
     let refused = Conn::over(Mptcp, served.client(), b, SOON).map(drop);
     ensure!(
@@ -62,7 +63,7 @@ fn established_clients_wait_for_the_close_timeout() -> Result<()> {
         };
         ended.is(CLOSE_TIMEOUT - EARLY, CLOSE_TIMEOUT + LATE, told)?;
     }
-    // The subflow was reset: with TCP's own socket that would have been an end at once.
+    // The subflows were reset. A TCP socket would have reported that at once.
     ensure!(served.agent.counter(Reason::Reset)? > 0, "{}", served.agent.expect(&["counters"])?);
     ensure!(other.request() == Outcome::Answered, "a client of node C has no connection any more");
     Ok(())

@@ -1,4 +1,4 @@
-//! How long QUIC's clients of a flagged node wait until their library (quinn) reports an end: by its defaults, and with keep-alive.
+//! How long QUIC clients of a flagged node wait until their library (quinn) reports an end, with its default settings and with keep-alive.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
@@ -26,7 +26,7 @@ const PORT: u16 = 4433;
 const NAME: &str = "served";
 /// quinn's default idle timeout.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a client with keep-alive sends.
+/// The interval in which a client with keep-alive sends.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// The last packet may have come this long before the test began to count, and a timer may be this late.
 const SLACK: Duration = Duration::from_secs(5);
@@ -55,20 +55,20 @@ impl Configs {
     }
 }
 
-/// An endpoint whose socket is of `ns`; made within a runtime.
+/// An endpoint whose socket is in `ns`. The caller must be within a runtime.
 fn endpoint(ns: &Netns, port: u16, server: Option<ServerConfig>) -> Result<Endpoint> {
     let socket = ns.run(move || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)))?;
     Ok(Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime))?)
 }
 
-/// Serves clients as long as there are any.
+/// Serves clients until the endpoint is closed.
 async fn serve(endpoint: Endpoint, name: &'static str) {
     while let Some(incoming) = endpoint.accept().await {
         tokio::spawn(answer(incoming, name));
     }
 }
 
-/// Tells its name on each stream that the client opens, until the client ends.
+/// Sends the server's name on each stream that the client opens, until the client ends.
 async fn answer(incoming: Incoming, name: &'static str) -> Result<()> {
     let connection = incoming.await?;
     loop {
@@ -91,7 +91,7 @@ impl Client {
         Ok(Self { _endpoint: endpoint, connection })
     }
 
-    /// The server.
+    /// The name of the server.
     async fn who(&self) -> Result<String> {
         let (mut send, mut receive) = self.connection.open_bi().await?;
         send.write_all(b"w").await?;
@@ -138,7 +138,8 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
         }
         bail!("100 connections to {to} and none went to node-b")
     };
-    let (b, c) = (served.pod(&served.cluster.b), served.pod(&served.cluster.c));
+    let b = served.pod(&served.cluster.b);
+    let c = served.pod(&served.cluster.c);
     let mut clients = Vec::new();
     for (way, at) in [("to the pod itself", b), ("through a Service", served.service())] {
         clients.push((format!("sends, {way}"), true, Duration::ZERO, to_b(at, &configs.client)?));
@@ -147,7 +148,7 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
     }
     let (other, name) = connect(c, &configs.kept_alive)?;
     ensure!(name == "node-c");
-    // Else it repeats what was not acknowledged before the flag, and each time that restarts the client's timer.
+    // The hung servers must not repeat packets that were not acknowledged before the flag: each repetition would restart the client's timer.
     let (hangs, released) = mpsc::channel::<()>();
     hanging.spawn(async move { released.recv() });
     served.agent.flag("node-b")?;
@@ -161,7 +162,8 @@ fn clients_wait_for_the_idle_timeout() -> Result<()> {
         waiting.push((later, Waiting::begin(format!("QUIC, {what}"), wait)?));
     }
     let handle = runtime.handle().clone();
-    let (endpoint, config) = (endpoint(served.client(), 0, None)?, configs.client.clone());
+    let endpoint = endpoint(served.client(), 0, None)?;
+    let config = configs.client.clone();
     let new = Waiting::begin("QUIC, new, to the pod itself", move || {
         let connected = handle.block_on(Client::connect(endpoint, b, config));
         connected.err().and_then(|error| error.downcast::<ConnectionError>().ok())

@@ -1,4 +1,4 @@
-//! The watchdog of the tests: what it measures excuses no program.
+//! The watchdog of the tests: busy programs do not count as a stand-still of the machine.
 
 use std::{
     hint::spin_loop,
@@ -13,10 +13,10 @@ use nodefence_tests::{
 };
 use rustix::process::setpriority_process;
 
-/// One for each processor. A thread of the same precedence would wait for its turn behind several of them.
+/// The number of busy threads for each processor. A thread of the same precedence would have to wait behind several of them.
 const BUSY: usize = 16;
 
-/// As busy as an agent could be at most: its threads have that precedence.
+/// The threads have the highest precedence that threads of the agent have, and use all processor time.
 #[test]
 fn busy_threads_of_the_highest_precedence_are_no_stand_still() -> Result<()> {
     let _watch = Watch::here();

@@ -1,4 +1,4 @@
-//! Commands that change a running agent, until it ends.
+//! Commands that change a running agent. The change lasts until the agent ends.
 
 use std::{process::Stdio, time::Duration};
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{FOUR, start};
 
-/// How soon what forwards in kube-proxy's place is noticed.
-const LOOKED: Duration = Duration::from_secs(20);
+/// The limit within which the agent notices that another product forwards in kube-proxy's place, or does so no longer.
+const NOTICED: Duration = Duration::from_secs(20);
 
-/// As by `sudo nodefence ..`: its answer, and what it says besides.
+/// Runs a command as `sudo nodefence ..` does. Gives its standard output and its standard error.
 fn by_sudo(agent: &Agent, args: &[&str]) -> Result<(String, String)> {
     let mut command = nodefence_command()?;
     command.args(args).arg("--socket").arg(agent.socket()).env("SUDO_USER", "ann").stdin(Stdio::null());
@@ -29,7 +29,7 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     let (told, _) = by_sudo(&agent, &["mode", "observe"])?;
     ensure!(told.starts_with("observe\nset to observe by root (sudo by ann) at "), "{told}");
     ensure!(told.ends_with("; started with enforce\n"), "{told}");
-    // Carried out by then.
+    // The command returns once the change is carried out.
     ensure!(agent.node("node-b")?["action"] == "observe");
     agent.wait_for_log("event=\"mode-set\" mode=observe by=\"root (sudo by ann)\"")?;
     let status = agent.status()?;
@@ -40,7 +40,7 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     );
     ensure!(set["changed"]["by"] == "root (sudo by ann)", "{set}");
     ensure!(agent.expect(&["status"])?.contains("set to observe by root (sudo by ann)"));
-    // A command that changes nothing names nobody.
+    // A command that changes nothing does not change who set the mode.
     agent.expect(&["mode", "observe"])?;
     ensure!(agent.json(&["mode"])?["changed"]["by"] == "root (sudo by ann)");
     agent.expect(&["flag", "node-c", "--force"])?;
@@ -51,19 +51,22 @@ fn the_mode_is_changed_until_the_agent_ends() -> Result<()> {
     ensure!(agent.node("node-b")?["action"] == "refuse");
     agent.expect(&["mode", "observe"])?;
     agent.restart(&["--take-over"])?;
-    ensure!(agent.expect(&["mode"])? == "enforce\n", "the next agent has it of its own command line");
+    ensure!(
+        agent.expect(&["mode"])? == "enforce\n",
+        "the next agent does not take the mode from its own command line"
+    );
     ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
 
-/// The weaker mode holds, and a command that sets the other one is told so.
+/// Beside Cilium the agent observes even if a command sets it to enforce. That command gets a warning.
 #[test]
 fn an_agent_that_is_held_back_says_so() -> Result<()> {
     let (ns, agent) = start(&["--mode", "observe"])?;
     agent.flag("node-b")?;
     ns.ip("link add cilium_host type veth peer name cilium_net")?;
     let seen = || agent.status().is_ok_and(|status| status["replacement"]["product"] == "Cilium");
-    wait_until("it is seen", LOOKED, seen)?;
+    wait_until("Cilium is noticed", NOTICED, seen)?;
     ensure!(agent.status()?["replacement"]["beside"] == "nothing");
     let (told, warned) = by_sudo(&agent, &["mode", "enforce"])?;
     ensure!(told.starts_with("observe\nset to enforce by root (sudo by ann) at "), "{told}");
@@ -77,7 +80,7 @@ fn an_agent_that_is_held_back_says_so() -> Result<()> {
     agent.wait_for_log("event=\"proxy-replaced\"")?;
     ns.ip("link delete cilium_host")?;
     let cut = || agent.node("node-b").is_ok_and(|node| node["action"] == "refuse");
-    wait_until("it is cut once that is gone", LOOKED, cut).map(drop)
+    wait_until("node-b is cut once Cilium is gone", NOTICED, cut).map(drop)
 }
 
 #[test]

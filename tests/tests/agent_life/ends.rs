@@ -1,4 +1,4 @@
-//! An agent that is told to end, by whichever means, is gone at once.
+//! An agent ends at once when it is told to: by a take-over or by a signal.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use nodefence_tests::{
 
 use super::{FOUR, READY, start};
 
-/// The agent's parent (this test) has not waited for it yet.
+/// Whether the agent's process has ended. It stays a zombie until its parent, this test, waits for it.
 pub(super) fn has_ended(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
@@ -50,13 +50,13 @@ fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     second.stderr(fs::File::create(&says)?);
     let mut second = Proc::spawn(&ns, second)?;
     let said = || fs::read_to_string(&says).unwrap_or_default();
-    wait_until("it has looked at the kernel", READY, || said().contains("milliseconds="))?;
-    // The client's request lies in the socket by then, or it is about to send one.
+    wait_until("the successor has probed the kernel", READY, || said().contains("milliseconds="))?;
+    // By then the successor has sent its request to the first agent, or is about to send it.
     std::thread::sleep(Duration::from_millis(500));
     let told = Instant::now();
     second.signal(Signal::SIGTERM)?;
     second.wait(READY)?;
-    // Otherwise it waits for 20 s.
+    // A successor that does not heed the signal waits for 20 s.
     within("a successor's end", ENDED, told).with_context(said)?;
     agent.proc()?.thaw()?;
     agent.expect(&["flag", "node-c", "--force"])?;
@@ -65,7 +65,7 @@ fn a_successor_that_is_told_to_end_leaves_the_first() -> Result<()> {
     Ok(())
 }
 
-/// Ctrl-C, and a terminal that is closed.
+/// Ctrl-C sends SIGINT, and a terminal that is closed sends SIGHUP.
 #[test]
 fn a_terminal_ends_it_too() -> Result<()> {
     let (ns, agent) = start(&[])?;

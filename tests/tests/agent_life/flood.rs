@@ -22,11 +22,11 @@ use nodefence_tests::{
 
 use super::{ends::has_ended, start};
 
-/// Promised: a client is answered by then, whatever comes in.
+/// The promised time in which a client is answered, also under a flood.
 const ANSWERED: Duration = Duration::from_secs(1);
 const FLOOD: Duration = Duration::from_secs(5);
 
-/// Has the kernel programs hand over what they could answer themselves, as where IPVS does not translate what is redirected.
+/// Makes the kernel programs hand over all packets that need an answer, as they do where IPVS does not translate redirected answers.
 fn hand_all_over(ns: &Netns) -> Result<()> {
     ns.run(|| {
         let map = MapData::from_pin(format!("{PINNED_MAPS}/config")).and_then(Map::from_map_data)?;
@@ -37,17 +37,18 @@ fn hand_all_over(ns: &Netns) -> Result<()> {
     })
 }
 
-/// An agent that has one processor alone, which may be the one that the flood is sent by.
+/// Floods an agent that may use one processor only. The sender uses the same processor, or another one.
 fn under_a_flood(from_another: bool) -> Result<()> {
     let all = cpus()?;
-    // Processes that are started from here stay there too.
+    // Processes that this thread starts stay on that processor too.
     let only = stay_on_one_cpu()?;
     let (ns, agent) = start(&[])?;
     ns.ip("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 dev v0 nud permanent")?;
     agent.flag("node-b")?;
     hand_all_over(&ns)?;
     let proc = agent.proc()?;
-    let (ran, began) = (proc.ran("answers")?, Instant::now());
+    let ran = proc.ran("answers")?;
+    let began = Instant::now();
     let by = all.into_iter().find(|cpu| *cpu != only).filter(|_| from_another).unwrap_or(only);
     let from = std::sync::Arc::clone(&ns);
     let syns = thread::spawn(move || {
@@ -63,7 +64,8 @@ fn under_a_flood(from_another: bool) -> Result<()> {
         thread::sleep(Duration::from_millis(50));
     }
     let [handed, limited] = [Reason::Handed, Reason::AnswerLimited].map(|reason| agent.counter(reason));
-    let (handed, limited) = (handed?, limited?);
+    let handed = handed?;
+    let limited = limited?;
     let took = began.elapsed();
     let busy = (proc.ran("answers")? - ran).as_secs_f64() / took.as_secs_f64();
     let told = Instant::now();
@@ -72,9 +74,9 @@ fn under_a_flood(from_another: bool) -> Result<()> {
     figure("SYNs a second", syns.finish()?, "/s");
     figure("packets handed over a second", handed as f64 / took.as_secs_f64(), "/s");
     figure("the thread that answers", busy * 100.0, "% of a processor");
-    // Each second that the time touches has its own.
+    // Each second has a budget of its own, also one that the flood only touches.
     let most = u64::from(ANSWERS_PER_SECOND) * (took.as_secs() + 2);
-    // One processor may have too much to do to send as much beside.
+    // A sender on the agent's processor may be too slow to exceed the budget.
     ensure!(
         handed > 0 && (limited > 0 || !from_another),
         "no flood: {handed} handed over, {limited} dropped"

@@ -1,4 +1,4 @@
-//! The log where standard error is the journal.
+//! The log of an agent whose standard error goes to the journal.
 
 use std::{fs, os::unix::fs::MetadataExt as _, process::Stdio};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{READY, start};
 
-/// Standard error is the journal where it is what `JOURNAL_STREAM` names.
+/// Each line begins with its priority if standard error is the stream that `JOURNAL_STREAM` names.
 #[test]
 fn the_journal_is_told_how_grave_each_line_is() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
@@ -26,10 +26,10 @@ fn the_journal_is_told_how_grave_each_line_is() -> Result<()> {
             Proc::spawn(&ns, command)
         };
         let mut runs = begin(&[])?;
-        wait_until("it answers", READY, || agent.serves(runs.pid().as_raw()))?;
+        wait_until("the agent answers", READY, || agent.serves(runs.pid().as_raw()))?;
         runs.signal(Signal::SIGTERM)?;
         ensure!(runs.wait(READY)?.success());
-        // An agent that cannot start.
+        // This agent cannot start.
         let ended = begin(&["--cluster-file", "/nowhere"])?.wait(READY)?;
         ensure!(ended.code() == Some(1), "{ended}");
         let text = fs::read_to_string(&path)?;
@@ -40,7 +40,7 @@ fn the_journal_is_told_how_grave_each_line_is() -> Result<()> {
             let (level, of_level) = match format {
                 "json" => {
                     let row: Value = serde_json::from_str(rest).with_context(|| rest.to_owned())?;
-                    // Lines of libraries have none.
+                    // Lines of libraries have no event.
                     let event = row["event"].as_str().unwrap_or_default().to_owned();
                     (row["level"].as_str().context("no level")?.to_owned(), event)
                 }

@@ -1,4 +1,4 @@
-//! One agent at a time, and what stays when it ends.
+//! The life of an agent: one agent at a time, how it starts and ends, and what it leaves.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ mod service;
 mod socket;
 mod unread;
 
-/// Generous: the machine may be busy.
+/// A generous limit, since the machine may be busy.
 const READY: Duration = Duration::from_secs(60);
 
 const FOUR: &str = "nodes:
@@ -59,11 +59,11 @@ fn a_second_agent_ends_with_a_message() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(6), "{}: {text}", output.status);
     ensure!(text.contains(&format!("(process {pid})")) && text.contains("--take-over"), "{text}");
-    ensure!(agent.json(&["status"])?["pid"] == pid.as_raw(), "the first one is gone");
+    ensure!(agent.json(&["status"])?["pid"] == pid.as_raw(), "the first agent is gone");
     Ok(())
 }
 
-/// The successor has read the flags by then: it would not hear of another one.
+/// After a hand-over the first agent accepts no flag: the successor has read the flags already, and would not learn of another one.
 #[test]
 fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
     let (_ns, agent) = start(&[])?;
@@ -80,7 +80,8 @@ fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
         }
         Ok(answer)
     };
-    let (mut successor, mut operator) = (connect()?, connect()?);
+    let mut successor = connect()?;
+    let mut operator = connect()?;
     ensure!(ask(&mut operator, b"{\"verb\":\"nodes\"}\n")?.contains("node-b"));
     ensure!(ask(&mut successor, b"{\"verb\":\"hand-over\"}\n")?.contains("ok"));
     let answer = ask(&mut operator, b"{\"verb\":\"flag\",\"node\":\"node-b\"}\n")?;
@@ -90,7 +91,7 @@ fn nothing_is_flagged_once_the_flags_are_handed_over() -> Result<()> {
     Ok(())
 }
 
-/// While the file cannot be written it still holds the flag that was taken back: that is said, and mended as soon as it can be.
+/// While `flags.json` cannot be written it still has a flag that was taken back. `unflag` and `status` say so, and the agent writes the file as soon as it can.
 #[test]
 fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
     let (_ns, agent) = start(&[])?;
@@ -110,18 +111,18 @@ fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
     wait_until("the file is written", Duration::from_secs(20), || {
         fs::read_to_string(&file).is_ok_and(|text| !text.contains("node-b"))
     })?;
-    wait_until("the problem is gone", Duration::from_secs(20), || {
+    wait_until("status without the flags' problem", Duration::from_secs(20), || {
         agent.json(&["status"]).is_ok_and(|status| status["flags_problem"].is_null())
     })
     .map(drop)
 }
 
-/// Runs an agent that is to end by itself; one that hangs is killed, and its end is no exit code then.
+/// Runs an agent that should end by itself. An agent that hangs is killed after 60 s, and has no exit code then.
 fn failing(ns: &Netns, command: &Command) -> Result<(Option<i32>, String)> {
     let mut limited = bin_path::command(Path::new("timeout"));
     limited.args(["-s", "KILL", "60"]).arg(command.get_program()).args(command.get_args());
     limited.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Waited for outside of the namespace's thread, which others need meanwhile.
+    // The wait is outside of the namespace's thread, which others need meanwhile.
     let output = ns.run(move || limited.spawn())?.wait_with_output()?;
     Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
 }
@@ -135,7 +136,8 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     fs::write(&elsewhere, "mine")?;
     let no_bpf = agent.cluster_file().with_file_name("nodefence").join("v3");
     let path = |path: &std::path::Path| path.to_str().map(str::to_owned).context("path");
-    let (no_bpf, elsewhere) = (path(&no_bpf)?, path(&elsewhere)?);
+    let no_bpf = path(&no_bpf)?;
+    let elsewhere = path(&elsewhere)?;
     for (more, says) in [
         (&["--pin-dir", no_bpf.as_str()][..], "not in a BPF filesystem"),
         (&["--socket", &elsewhere], "something that is no socket lies there"),
@@ -144,7 +146,7 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
         let command = agent.command(&[more, &["--take-over"]].concat());
         let (code, text) = failing(&ns, &command)?;
         ensure!(code == Some(1) && text.contains(says), "{more:?}: {code:?}: {text}");
-        ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "{more:?}: the first one is gone");
+        ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "{more:?}: the first agent is gone");
     }
     let (code, text) = failing(&ns, &agent.command(&["--interface", "nope0", "--take-over"]))?;
     ensure!(code == Some(1) && text.contains("--interface nope0: there is no such interface"), "{text}");
@@ -153,25 +155,25 @@ fn a_successor_that_cannot_start_leaves_the_first() -> Result<()> {
     fs::create_dir(&file)?;
     let (code, text) = failing(&ns, &agent.command(&["--take-over"]))?;
     ensure!(code == Some(1) && text.contains("flags.json: is not a regular file"), "{text}");
-    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first one is gone");
+    ensure!(agent.json(&["status"])?["pid"] == first.as_raw(), "the first agent is gone");
     ensure!(agent.node("node-b")?["action"] == "refuse");
     Ok(())
 }
 
-/// An agent that has no descriptors left says so of its devices, and not that what is attached is not.
+/// An agent that has no descriptors left reports that it could not look at its devices. It does not report attached devices as not attached.
 #[test]
 fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     let (ns, agent) = start(&[])?;
     let pid = agent.proc()?.pid();
-    // The connection stays open: with no descriptor left no other client is heard.
+    // The connection stays open, since an agent without descriptors accepts no other client.
     let mut client = Client::connect(&agent.socket())?;
     let mut status = || client.ask::<Value>(&Request::Status);
     status()?;
     let is_open = |number: &u64| fs::symlink_metadata(format!("/proc/{pid}/fd/{number}")).is_ok();
-    // The kernel gives the lowest that is free. A look may be under way.
-    let find = || (0..).find(|number| !is_open(number)).context("all are open");
+    // The kernel gives the lowest free descriptor. A look at the devices may be under way and hold some.
+    let find = || (0..).find(|number| !is_open(number)).context("no descriptor is free");
     let mut free = find()?;
-    wait_until("nobody opens anything", READY, || {
+    wait_until("the lowest free descriptor stays the same", READY, || {
         std::thread::sleep(Duration::from_millis(200));
         let before = free;
         find().is_ok_and(|now| {
@@ -179,7 +181,7 @@ fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
             now == before
         })
     })?;
-    // The agent has inherited it from here.
+    // The agent has inherited this process's hard limit.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let limit = |current: Option<u64>| -> Result<Rlimit> {
         let agent = Pid::from_raw(pid.as_raw());
@@ -187,24 +189,29 @@ fn devices_that_cannot_be_looked_at_stay_attached() -> Result<()> {
     };
     let before = limit(Some(free))?;
     ns.ip("route add 10.9.77.0/24 via 10.9.0.77 dev v0")?;
-    wait_until("a look fails", READY, || status().is_ok_and(|status| status["routes_problem"].is_string()))
-        .with_context(|| agent.log())?;
+    wait_until("a look at the devices fails", READY, || {
+        status().is_ok_and(|status| status["routes_problem"].is_string())
+    })
+    .with_context(|| agent.log())?;
     let told = status()?;
     let why = told["routes_problem"].as_str().is_some_and(|why| why.contains("Too many open files"));
     ensure!(why && told["interfaces"][0]["tc"].is_string() && told["uncovered"] == 0, "{told}");
-    // One for the command. A look needs two.
+    // One more descriptor is enough for the command's connection. A look at the devices needs two.
     limit(Some(free + 1))?;
     ensure!(agent.expect(&["status"])?.contains("they could not be looked at"));
     limit(before.current)?;
-    wait_until("a look succeeds", READY, || status().is_ok_and(|status| status["routes_problem"].is_null()))
-        .map(drop)
+    wait_until("a look at the devices succeeds", READY, || {
+        status().is_ok_and(|status| status["routes_problem"].is_null())
+    })
+    .map(drop)
 }
 
 #[test]
 fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     let ns = namespace()?;
     let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
-    let (run, file) = (dir.path().join("run"), dir.path().join("cluster.yaml"));
+    let run = dir.path().join("run");
+    let file = dir.path().join("cluster.yaml");
     fs::write(&file, FOUR)?;
     fs::create_dir(&run)?;
     fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
@@ -231,7 +238,7 @@ fn nothing_is_attached_before_what_can_be_checked_is() -> Result<()> {
     untouched("a pipe in the flags' place")
 }
 
-/// The command waits for 15 s, which is looked at in [`long`] runs alone; the words and the exit code are the same after one.
+/// A command waits 15 s for an answer, which only [`long`] runs check. Other runs check the message and the exit code after one second.
 #[test]
 fn an_agent_that_stands_still_is_said_to() -> Result<()> {
     let (_ns, agent) = start(&[])?;
@@ -261,7 +268,7 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
     agent.flag("node-b")?;
     let flags = agent.socket().with_file_name("flags.json");
     ensure!(flags.is_file());
-    // Not while an agent runs.
+    // `detach` is refused while an agent runs.
     let mut detach = nodefence_command()?;
     detach.arg("--run-dir").arg(agent.socket().parent().context("no folder")?).arg("detach");
     let output = ns.run(move || (detach.output(), detach));
@@ -271,13 +278,13 @@ fn a_terminated_agent_leaves_the_dataplane_and_detach_removes_it() -> Result<()>
     ensure!(text.contains("end it first") && !text.contains("--take-over"), "{text}");
     agent.terminate()?;
     ensure!(agent.log().contains("SIGTERM"), "{}", agent.log());
-    ensure!(list()? == pins, "an orderly end took pins away");
+    ensure!(list()? == pins, "the agent removed pins at its end");
     let output = ns.run(move || detach.output())?;
     ensure!(output.status.success(), "{output:?}");
     ensure!(String::from_utf8_lossy(&output.stdout).contains("removed"), "{output:?}");
     ensure!(list()? == 0, "{}", ns.exec("find /sys/fs/bpf")?);
-    // The next agent starts without them.
-    ensure!(!flags.exists(), "the flags are still there");
+    // `detach` removes the flags too, so the next agent starts without them.
+    ensure!(!flags.exists(), "flags.json is still there after `detach`");
     ensure!(String::from_utf8_lossy(&output.stdout).contains("flags.json"), "{output:?}");
     Ok(())
 }
@@ -287,7 +294,7 @@ fn without_privilege() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.terminate()?;
     let mut command = bin_path::command(Path::new("setpriv"));
-    // Root without any capability: files are reachable, the kernel is not.
+    // Root without capabilities can open its files, but cannot load programs.
     command.arg("--bounding-set=-all").arg("--inh-caps=-all");
     let agent = agent.command(&[]);
     command.arg(agent.get_program()).args(agent.get_args());
@@ -295,18 +302,19 @@ fn without_privilege() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {text}", output.status);
     ensure!(text.contains("CAP_BPF") && text.contains("CAP_NET_ADMIN"), "{text}");
-    // The first thing that the agent lacks: the limit that maps count against, or leave to load a program.
+    // Kernels that count maps against RLIMIT_MEMLOCK refuse that limit first. Others refuse the load of a program.
     let counted = kernel::version()? < kernel::UNCOUNTED;
     ensure!(text.contains("RLIMIT_MEMLOCK") == counted, "{text}");
     Ok(())
 }
 
-/// In a container an agent is the first process, which gets no signal that it has no handler for.
+/// In a container the agent is the first process of its PID namespace. The kernel delivers no signal to such a process for which it has no handler.
 #[test]
 fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     let ns = namespace()?;
     let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
-    let (file, run_dir) = (dir.path().join("cluster.yaml"), dir.path().join("run"));
+    let file = dir.path().join("cluster.yaml");
+    let run_dir = dir.path().join("run");
     fs::write(&file, FOUR)?;
     let mut command = bin_path::command(Path::new("unshare"));
     command.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]).arg(bin("nodefence")?);
@@ -315,7 +323,7 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     command.arg("--socket").arg(run_dir.join("agent.sock"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut unshare = Proc::spawn(&ns, command)?;
-    wait_until("its lock", READY, || run_dir.join("agent.lock").exists())?;
+    wait_until("the agent's lock file", READY, || run_dir.join("agent.lock").exists())?;
     let children = format!("/proc/{0}/task/{0}/children", unshare.pid());
     let first: i32 = fs::read_to_string(children)?.trim().parse()?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), Signal::SIGTERM)?;
@@ -324,13 +332,13 @@ fn a_signal_that_comes_while_it_starts_ends_it() -> Result<()> {
     Ok(())
 }
 
-/// The device's packets pass then, as `status` says, and no program of ours is left on it.
+/// The agent detaches its program from a device that is renamed. The device's packets pass then, and `status` says so.
 #[test]
 fn a_device_that_is_renamed_is_detached_from() -> Result<()> {
     let (ns, agent) = start(&[])?;
     agent.flag("node-b")?;
     let backend = "10.9.1.1:80".parse()?;
-    // ARP gets no answer, and a packet whose neighbour is not resolved does not leave.
+    // ARP gets no answer here, and a packet to an unresolved neighbour never reaches the device.
     let resolved = |device: &str| {
         ns.ip(&format!("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 nud permanent dev {device}"))
     };
@@ -339,7 +347,7 @@ fn a_device_that_is_renamed_is_detached_from() -> Result<()> {
     ns.ip("link set v0 down\nlink set v0 name vx\nlink set vx up")?;
     resolved("vx")?;
     let attempt = || Conn::attempt(&ns, backend, Duration::from_millis(200)).conn;
-    // Passing packets get no answer: their destination does not exist.
+    // A packet that passes gets no answer, since its destination does not exist.
     let passes = || attempt().is_err_and(|error| error.kind() == ErrorKind::TimedOut);
     wait_until("the device is detached from", READY, passes).with_context(|| agent.log())?;
     let devices = agent.json(&["status"])?["interfaces"].clone();

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use super::{READY, start};
 
-/// As a unit says by `WatchdogSec=`.
+/// The value that a unit sets by `WatchdogSec=`.
 const WATCHDOG: Duration = Duration::from_secs(12);
-/// Verdicts lapse by then: an agent that has not renewed them for so long hangs.
+/// The time after which a verdict lapses. An agent that has not renewed its verdicts for so long hangs.
 const LAPSED: Duration = Duration::from_secs(3);
 
 struct Systemd {
@@ -38,7 +38,7 @@ impl Systemd {
         self.dir.path().join("log")
     }
 
-    /// Starts an agent over these folders as a unit of `Type=notify` is.
+    /// Starts an agent with the folders of `agent`, as systemd starts a unit of `Type=notify`.
     fn begin(&self, ns: &Netns, agent: &Agent) -> Result<Proc> {
         let log = fs::File::create(self.log())?;
         let mut command = agent.command(&[]);
@@ -48,27 +48,28 @@ impl Systemd {
         Proc::spawn(ns, command)
     }
 
-    /// The next message, within that time.
-    fn told(&self, limit: Duration) -> Result<Option<String>> {
+    /// The next message. `None` if none comes within `limit`.
+    fn message(&self, limit: Duration) -> Result<Option<String>> {
         self.socket.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
-        let mut message = [0; 4096];
-        match self.socket.recv(&mut message) {
-            Ok(length) => Ok(Some(String::from_utf8(message[..length].to_vec())?)),
+        let mut buffer = [0; 4096];
+        match self.socket.recv(&mut buffer) {
+            Ok(length) => Ok(Some(String::from_utf8(buffer[..length].to_vec())?)),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits until that message comes; gives all messages up to then.
+    /// Waits for a message with a line that begins with `what`. Gives the lines of all messages up to then.
     fn wait(&self, what: &str, limit: Duration) -> Result<Vec<String>> {
-        let (begun, mut all) = (Instant::now(), Vec::new());
+        let begun = Instant::now();
+        let mut all = Vec::new();
         loop {
             let left = limit.saturating_sub(begun.elapsed());
-            let Some(told) = self.told(left)? else {
+            let Some(message) = self.message(left)? else {
                 bail!("no {what} within {limit:?}, but {all:?}; {}", fs::read_to_string(self.log())?)
             };
-            let found = told.lines().any(|line| line.starts_with(what));
-            all.extend(told.lines().map(str::to_owned));
+            let found = message.lines().any(|line| line.starts_with(what));
+            all.extend(message.lines().map(str::to_owned));
             if found {
                 return Ok(all);
             }
@@ -76,7 +77,7 @@ impl Systemd {
     }
 }
 
-/// An agent that ended, and has left a flag on node-b.
+/// An agent that has ended, and has left a flag on node-b.
 fn flagged() -> Result<(Arc<Netns>, Agent)> {
     let (ns, mut agent) = start(&[])?;
     agent.flag("node-b")?;
@@ -91,7 +92,7 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     let mut proc = systemd.begin(&ns, &agent)?;
     let first = systemd.wait("READY=1", READY)?;
     ensure!(first == ["READY=1"], "{first:?}");
-    // By then the agent cuts, and answers requests.
+    // At READY=1 the agent already cuts, and answers requests.
     ensure!(agent.node("node-b")?["action"] == "refuse", "{}", fs::read_to_string(systemd.log())?);
     let status = systemd.wait("STATUS=", READY)?;
     ensure!(
@@ -107,13 +108,13 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     agent.expect(&["mode", "observe"])?;
     let told = systemd.wait("STATUS=", READY)?;
     ensure!(told.iter().any(|line| line == "STATUS=observes; nodes cut: 0, observed: 1"), "{told:?}");
-    // The thread that renews verdicts hangs. All others go on, and the watchdog gets no sign of life.
+    // The thread that renews verdicts hangs while all others go on. The watchdog must get no sign of life.
     let still = Still::of(proc.pid(), "verdicts")?;
     std::thread::sleep(LAPSED + Duration::from_secs(1));
-    while systemd.told(Duration::ZERO)?.is_some() {}
-    // Two messages would come in that time.
-    let told = systemd.told(WATCHDOG / 2)?;
-    ensure!(told.is_none(), "{told:?} though nobody renews verdicts");
+    while systemd.message(Duration::ZERO)?.is_some() {}
+    // An agent that renews verdicts sends two messages in that time.
+    let told = systemd.message(WATCHDOG / 2)?;
+    ensure!(told.is_none(), "{told:?} though no thread renews verdicts");
     still.lift()?;
     systemd.wait("WATCHDOG=1", WATCHDOG / 2)?;
     proc.signal(Signal::SIGTERM)?;
@@ -122,7 +123,7 @@ fn systemd_hears_that_it_cuts_that_it_is_alive_and_that_it_ends() -> Result<()> 
     Ok(())
 }
 
-/// A service manager that does not read holds up nothing.
+/// No thread of the agent waits for a service manager that does not read its messages.
 #[test]
 fn a_service_manager_that_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, agent) = flagged()?;
@@ -132,19 +133,19 @@ fn a_service_manager_that_stands_still_holds_nobody_up() -> Result<()> {
     full.set_nonblocking(true)?;
     while full.send(b"STATUS=full\n").is_ok() {}
     let mut proc = systemd.begin(&ns, &agent)?;
-    wait_until("it answers", READY, || agent.serves(proc.pid().as_raw()))?;
-    ensure!(agent.node("node-b")?["action"] == "refuse", "it does not cut");
+    wait_until("the agent answers", READY, || agent.serves(proc.pid().as_raw()))?;
+    ensure!(agent.node("node-b")?["action"] == "refuse", "the agent does not cut");
     agent.unflag("node-b")?;
-    ensure!(agent.node("node-b")?["action"] == "pass", "it still cuts");
+    ensure!(agent.node("node-b")?["action"] == "pass", "the agent cuts after the unflag");
     proc.signal(Signal::SIGTERM)?;
     ensure!(proc.wait(READY)?.success());
     let log = fs::read_to_string(systemd.log())?;
     ensure!(log.contains("event=\"ended\""), "{log}");
-    systemd.told(Duration::ZERO)?.context("what filled it is gone")?;
+    systemd.message(Duration::ZERO)?.context("the messages that filled the socket are gone")?;
     Ok(())
 }
 
-/// With the unit's capabilities and no others the agent does all that it does as root.
+/// The unit's capabilities are enough for all that the agent does as root.
 #[test]
 fn what_the_unit_leaves_the_agent_is_enough() -> Result<()> {
     const UNIT: &str = include_str!("../../../deploy/systemd/nodefence.service");
@@ -155,7 +156,7 @@ fn what_the_unit_leaves_the_agent_is_enough() -> Result<()> {
     let capabilities = value("CapabilityBoundingSet=")?.split_whitespace();
     let capabilities: Vec<String> =
         capabilities.map(|name| format!("+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
-    // A test that may not raise limits cannot give the agent `LimitNICE=`, for which this stands in.
+    // The test may not be allowed to raise limits, so it gives the agent CAP_SYS_NICE in place of `LimitNICE=`.
     ensure!(value("LimitNICE=")? == "-20");
     ensure!(value("NoNewPrivileges=")? == "yes");
     let own = agent.command(&[]);
@@ -167,10 +168,10 @@ fn what_the_unit_leaves_the_agent_is_enough() -> Result<()> {
     command.stdout(log.try_clone()?).stderr(log);
     let mut proc = Proc::spawn(&ns, command)?;
     let said = || fs::read_to_string(systemd.log()).unwrap_or_default();
-    wait_until("it answers", READY, || agent.serves(proc.pid().as_raw())).with_context(said)?;
+    wait_until("the agent answers", READY, || agent.serves(proc.pid().as_raw())).with_context(said)?;
     ensure!(agent.node("node-b")?["action"] == "refuse", "{}", said());
     let status = agent.status()?;
-    // A probe that may not do what it tries says so.
+    // A probe that lacks a privilege reports that instead of a finding.
     ensure!(status["probe"]["conntrack"]["found"].is_object(), "{}", status["probe"]);
     ensure!(status["interfaces"][0]["tc"].is_string(), "{}", status["interfaces"]);
     proc.signal(Signal::SIGTERM)?;

@@ -1,4 +1,4 @@
-//! The agent's socket: whose it is, what lies in its place, what is said through it.
+//! The agent's socket: who may use it, what happens if something else has its path, and which requests are refused.
 #![expect(unsafe_code, reason = "one test talks to the agent as another user")]
 
 use std::{
@@ -29,7 +29,7 @@ fn a_stale_socket_is_replaced() -> Result<()> {
 fn something_else_in_the_sockets_place_is_left() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.terminate()?;
-    ensure!(fs::symlink_metadata(agent.socket()).is_err(), "an orderly end removes the socket");
+    ensure!(fs::symlink_metadata(agent.socket()).is_err(), "the agent left its socket at its end");
     fs::write(agent.socket(), "mine")?;
     let mut command = agent.command(&[]);
     let output = ns.run(move || command.output())?;
@@ -40,7 +40,7 @@ fn something_else_in_the_sockets_place_is_left() -> Result<()> {
     Ok(())
 }
 
-/// Another run folder, and the same socket: the agent that serves there goes on.
+/// A second agent has another run folder and the same socket. The agent that serves the socket goes on.
 #[test]
 fn a_socket_that_another_agent_serves_is_left() -> Result<()> {
     let (ns, agent) = start(&[])?;
@@ -62,11 +62,11 @@ fn the_socket_is_the_agents_own() -> Result<()> {
     let folder = socket.parent().context("no folder")?;
     ensure!(fs::metadata(&socket)?.mode() & 0o777 == 0o600);
     ensure!(fs::metadata(folder)?.mode() & 0o777 == 0o700);
-    // Even where somebody opened both doors, the peer's user is looked at.
+    // If the permissions of folders and socket are opened to all, the agent still checks the user of its peer.
     for path in [folder.parent().context("no folder")?, folder, &socket] {
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     }
-    // Credentials belong to the thread as far as the kernel is concerned.
+    // For the kernel credentials belong to a thread, so a thread of its own becomes the other user.
     let answer = std::thread::spawn(move || -> Result<String> {
         become_nobody()?;
         let mut stream = UnixStream::connect(socket)?;

@@ -1,4 +1,4 @@
-//! Standard error of an agent need not be read: lines are lost, and nothing else.
+//! Nobody needs to read an agent's standard error. If nobody does, the agent loses lines of the log and does all else.
 
 use std::{
     io::{PipeReader, PipeWriter, Write as _, pipe},
@@ -19,14 +19,14 @@ use serde_json::Value;
 
 use super::{READY, start};
 
-/// A flag, and its end, are carried out by then.
+/// The time in which a flag and the unflag after it are carried out.
 const ANSWERED: Duration = Duration::from_millis(500);
-/// How long an end waits at most for the reader of the log.
+/// The longest time for which an agent that ends waits for the reader of the log.
 const LAST_LINES: Duration = Duration::from_millis(1300);
-/// More lines than the agent stores unread (4,096).
+/// More lines than the 4,096 that the agent stores unread.
 const LINES: usize = 4400;
 
-/// The reader stands still, and no byte more fits.
+/// A pipe that is full: not one more byte fits.
 fn full_pipe() -> Result<(PipeReader, PipeWriter)> {
     let (reader, mut writer) = pipe()?;
     let size = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096))?;
@@ -34,7 +34,7 @@ fn full_pipe() -> Result<(PipeReader, PipeWriter)> {
     Ok((reader, writer))
 }
 
-/// As `nodefence agent .. 2>&1 | less` is.
+/// Starts an agent as `nodefence agent .. 2>&1 | less` does.
 fn start_unread(ns: &Netns, agent: &Agent, more: &[&str], unread: &PipeWriter) -> Result<Proc> {
     let mut command = agent.command(more);
     command.stdout(unread.try_clone()?).stderr(unread.try_clone()?);
@@ -43,7 +43,7 @@ fn start_unread(ns: &Netns, agent: &Agent, more: &[&str], unread: &PipeWriter) -
     Ok(proc)
 }
 
-/// How many lines are written; none is waited for.
+/// Flags and unflags a node until [`LINES`] lines are written. No request waits for the log.
 fn flag_and_unflag(agent: &Agent) -> Result<()> {
     let mut slowest = Duration::ZERO;
     for _ in 0..LINES / 2 {
@@ -67,14 +67,14 @@ fn ends(mut agent: Proc, code: i32, told: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The agent's pipe is full.
+/// The pipe that takes the agent's log is full.
 #[test]
 fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
     agent.terminate()?;
     let (_reader, unread) = full_pipe()?;
     let first = start_unread(&ns, &agent, &[], &unread)?;
-    ensure!(agent.status()?["log_lines_lost"] == 0, "lines were lost that fit");
+    ensure!(agent.status()?["log_lines_lost"] == 0, "lines were lost for which the agent has room");
     flag_and_unflag(&agent)?;
     let lost = agent.status()?["log_lines_lost"].as_u64().context("no number")?;
     ensure!(lost > 0, "{LINES} lines, and none is lost");
@@ -84,18 +84,18 @@ fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     let asked = Instant::now();
     let second = start_unread(&ns, &agent, &["--take-over"], &unread)?;
     ends(first, 0, asked)?;
-    ensure!(agent.node("node-b")?["action"] == "refuse", "the second does not know who is flagged");
+    ensure!(agent.node("node-b")?["action"] == "refuse", "the second agent does not know who is flagged");
     let told = Instant::now();
     second.signal(Signal::SIGTERM)?;
     ends(second, 0, told)?;
-    // An agent that cannot start does not either.
+    // An agent that cannot start does not wait for the reader either.
     let mut command = agent.command(&["--cluster-file", "/nowhere"]);
     command.stdout(unread.try_clone()?).stderr(unread);
     let began = Instant::now();
     ends(Proc::spawn(&ns, command)?, 1, began)
 }
 
-/// A log file on a full disk, a reader that has died: lines are lost, and nothing else.
+/// The reader of the log has died: the agent and a command go on without it.
 #[test]
 fn nobody_needs_to_read_the_log() -> Result<()> {
     let (ns, mut agent) = start(&[])?;
@@ -103,7 +103,7 @@ fn nobody_needs_to_read_the_log() -> Result<()> {
     let mut command = agent.command(&[]);
     command.stderr(Stdio::piped());
     let mut unread = ns.run(move || command.spawn())?;
-    let answers = wait_until("it answers", Duration::from_secs(20), || agent.status().is_ok());
+    let answers = wait_until("the agent answers", Duration::from_secs(20), || agent.status().is_ok());
     drop(unread.stderr.take());
     let flagged = agent.expect(&["flag", "node-b"]).and_then(|_| agent.expect(&["unflag", "node-b"]));
     let alive = unread.try_wait()?.is_none();
@@ -117,6 +117,6 @@ fn nobody_needs_to_read_the_log() -> Result<()> {
     answers?;
     flagged?;
     ensure!(alive, "the agent ended with its log");
-    ensure!(code == Some(7), "{code:?} instead of that of a node that is not there");
+    ensure!(code == Some(7), "the exit code is {code:?} instead of 7, which an unknown node has");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Opening, attaching, detaching: what is there afterwards and what is not.
+//! Opening, attaching and detaching: which programs, qdiscs and pins are there afterwards.
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -63,7 +63,7 @@ fn a_detach_works_on_what_a_crash_left() {
             let _ = sh("tc filter del dev up0 egress 2>&1; true");
             own_folder(&pin_dir().join("staging"));
             dataplane::detach(&pin_dir()).unwrap();
-            // A link whose pin was removed by hand goes when the kernel's worker gets to it.
+            // The kernel's worker deletes a link some time after its pin was removed by hand.
             let patience = Instant::now() + Duration::from_secs(20);
             while !attached("up0").is_empty() && Instant::now() < patience {
                 std::thread::sleep(Duration::from_millis(20));
@@ -111,7 +111,7 @@ fn a_tunnel_gets_the_programs_without_link_layer() {
     }
 }
 
-/// A restart with the same object and the same sizes uses every map further, the ring buffer too.
+/// A restart with the same object and the same sizes goes on with every map, also with the ring buffer.
 #[test]
 fn a_second_start_stages_nothing() {
     Pair::new("same").near.run(|| {
@@ -137,10 +137,10 @@ fn a_second_start_stages_nothing() {
         let first = ids();
         drop(dataplane);
         let dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
-        assert!(!staging(), "nothing differs, so nothing is made beside it");
+        assert!(!staging(), "maps are staged although nothing differs");
         drop(dataplane);
         assert_eq!(ids(), first);
-        // The same look finds what does differ.
+        // Only the map whose size differs is replaced.
         let larger = Options { max_backends: 2048, ..options(TcChoice::Auto) };
         let mut dataplane = Dataplane::open(&larger).unwrap();
         assert!(staging());
@@ -148,8 +148,8 @@ fn a_second_start_stages_nothing() {
         let differing: Vec<&str> = MAPS
             .into_iter()
             .zip(ids().iter().zip(first))
-            .filter(|(_, (a, b))| **a != *b)
-            .map(|(n, _)| n)
+            .filter(|(_, (now, before))| **now != *before)
+            .map(|(name, _)| name)
             .collect();
         assert_eq!(differing, ["backends"]);
     });
@@ -164,12 +164,12 @@ fn interfaces_no_longer_wanted_are_left() {
             dataplane.devices.attach(&up0()).unwrap();
             dataplane.devices.attach(&["other0".into()]).unwrap();
             assert_eq!((attached("up0").len(), attached("other0").len()), (0, 1));
-            // The same by a later process.
+            // A later process detaches from it too.
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((attached("up0").len(), attached("other0").len()), (1, 0));
-            // Packets are lost while a qdisc is removed: it stays, and is known as ours, until a detach.
+            // Packets are lost while a qdisc is removed. So the qdisc stays, marked as ours, until a detach.
             let qdiscs = if mode == TcMode::Clsact { 2 } else { 0 };
             assert_eq!(sh("tc qdisc show").matches("clsact").count(), qdiscs);
             drop(dataplane);
@@ -194,13 +194,14 @@ fn a_device_that_is_made_again_is_attached_to_again() {
             assert_eq!((after[0].error.clone(), after[0].tc), (None, Some(mode)));
             assert_eq!(attached("it0"), OURS);
             let pins: Vec<_> =
-                fs::read_dir(pin_dir().join("links")).unwrap().map(|e| e.unwrap().path()).collect();
+                fs::read_dir(pin_dir().join("links")).unwrap().map(|entry| entry.unwrap().path()).collect();
             assert_eq!(pins.len(), usize::from(mode == TcMode::Tcx), "{pins:?}");
         });
     }
 }
 
-/// Indexes are those of a network namespace: a link pinned for one on a device that has moved away is not taken for ours.
+/// Each network namespace numbers its devices itself. A link that is pinned under an index may be on a device that has moved away: it is not adopted for the
+/// device that has this index now.
 #[test]
 fn a_device_of_the_same_index_elsewhere_is_another() {
     let pair = Pair::new("sameindex");
@@ -246,7 +247,7 @@ fn the_way_of_attaching_can_change() {
             let status = dataplane.devices.attach(&up0()).unwrap();
             assert_eq!((status[0].error.clone(), status[0].tc), (None, Some(mode)));
             assert_eq!(attached("up0"), OURS);
-            // It stays once it was needed (see `interfaces_no_longer_wanted_are_left`).
+            // A qdisc of ours stays once it was made (see `interfaces_no_longer_wanted_are_left`).
             clsact |= mode == TcMode::Clsact;
             assert_eq!(sh("tc qdisc show dev up0").contains("clsact"), clsact);
         }
@@ -280,18 +281,18 @@ fn the_usual_bpf_filesystem_is_mounted_where_none_is() {
         Dataplane::open(&options(TcChoice::Auto)).unwrap();
         assert!(is_bpf());
         let mode = fs::metadata("/sys/fs/bpf").unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700, "root alone has to do with it: {mode:o}");
+        assert_eq!(mode & 0o777, 0o700, "others than root can open the BPF filesystem: {mode:o}");
         assert!(pin_dir().join("nodes").exists());
     });
 }
 
-/// The test starts itself again in a user namespace, where root has no power over BPF.
+/// The test starts itself again in a user namespace, where root may not use BPF.
 #[test]
 fn without_privilege_the_message_says_what_is_missing() {
     const INSIDE: &str = "NODEFENCE_TEST_WITHOUT_PRIVILEGE";
     if std::env::var_os(INSIDE).is_some() {
         let error = Dataplane::open(&options(TcChoice::Auto)).err().unwrap().to_string();
-        // Before 5.11 the limit on locked memory is met first.
+        // Kernels before 5.11 refuse because of the limit on locked memory first.
         assert!(error.contains("CAP_BPF") || error.contains("RLIMIT_MEMLOCK"), "{error}");
         return;
     }

@@ -1,4 +1,4 @@
-//! The dataplane room against this kernel: attaching alone and beside others, detaching, XDP, events, injecting, routes.
+//! The dataplane on this kernel: attaching alone and beside others, detaching, XDP, events, injecting, routes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod basic;

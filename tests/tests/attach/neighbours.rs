@@ -1,4 +1,5 @@
-//! Programs of others keep running and keep their verdicts; ours never replaces one and is never silently replaced.
+//! Programs of others keep running and keep their verdicts. Our program never replaces another one. If another replaces ours or runs before it, `status` says
+//! so or the agent attaches ours again.
 use aya::programs::TcAttachType;
 use nodefence::dataplane::{self, Dataplane, ProgramAhead, TcChoice, TcMode};
 
@@ -12,7 +13,7 @@ use super::{
 const HEALTHY: std::net::Ipv4Addr = PEERS[0];
 const FLAGGED: std::net::Ipv4Addr = PEERS[1];
 
-/// Opens, writes, attaches, and gives the programs that the status names as ahead.
+/// Opens the dataplane, writes the tables and attaches. Gives the programs that the status names as ahead.
 fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
     let mut held = Held::open(pair, options(choice));
     let status = held.with(|dataplane| {
@@ -23,21 +24,21 @@ fn start(pair: &Pair, choice: TcChoice) -> (Held<'_>, Vec<ProgramAhead>) {
     (held, status.programs_ahead)
 }
 
-/// What a later look says.
+/// The programs that a later look names as ahead.
 fn look_again(held: &mut Held<'_>) -> Vec<ProgramAhead> {
     let status = held.with(|dataplane| dataplane.devices.interfaces().unwrap().remove(0));
     assert_eq!(status.error, None);
     status.programs_ahead
 }
 
-/// Before 6.6 nobody can attach to tcx: we use clsact by ourselves, and nothing can stand ahead but filters.
+/// Kernels before 6.6 have no tcx. There `TcChoice::Auto` takes clsact, and only filters can be ahead of ours.
 fn without_tcx(pair: &Pair) {
     assert_eq!(start(pair, TcChoice::Auto).1, []);
     assert!(pair.near.run(|| sh("tc filter show dev up0 egress")).contains("nodefence:nf_egress_l2"));
     assert!(arrives(pair, HEALTHY) && !arrives(pair, FLAGGED));
 }
 
-/// There a test about programs of others shows that there can be none.
+/// Checks that a kernel without tcx refuses a tcx program. This stands in for tests about tcx programs of others.
 fn nobody_attaches(pair: &Pair) {
     pair.near.run(|| {
         let program = others::program(others::SCHED_CLS, "other", NEXT);
@@ -58,7 +59,7 @@ fn tcx_beside_a_program_that_was_there() {
     assert_eq!(pair.near.run(|| tcx("up0", TcAttachType::Egress)), ["nf_egress_l2", "other"]);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     drop(other);
-    // A program behind ours still has its say over what we pass.
+    // A program behind ours may still drop the packets that ours passes.
     let other = pair.near.run(|| others::tcx("deny", SHOT, TCX_EGRESS, LAST));
     assert!(!arrives(&pair, HEALTHY), "the other's verdict holds");
     drop(other);
@@ -122,14 +123,14 @@ fn clsact_beside_filters_of_every_order() {
         others::filter(1, 1, NEXT);
         others::filter(7, 1, NEXT);
     });
-    // At one priority the newest filter comes first (net/sched/cls_bpf.c, list_add_rcu).
+    // Of filters with one priority the newest runs first (net/sched/cls_bpf.c, list_add_rcu).
     let (mut held, ahead) = start(&pair, TcChoice::Clsact);
     assert_eq!(ahead, []);
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
     pair.near.run(|| others::filter(9, 1, SHOT));
     assert!(!arrives(&pair, HEALTHY), "a filter behind ours keeps its verdict");
     pair.near.run(|| sh("tc filter del dev up0 egress prio 9"));
-    // One that comes later at the same priority stands ahead: said, not fought.
+    // A filter that comes later at the same priority runs before ours. `status` names it, and the agent does not move ours.
     pair.near.run(|| others::filter(1, 2, OK));
     assert!(arrives(&pair, FLAGGED));
     let ahead = look_again(&mut held);
@@ -154,9 +155,10 @@ fn clsact_behind_a_filter_of_another_kind() {
         sh("tc filter add dev up0 egress protocol ip prio 1 u32 match u32 0xffffffff 0xffffffff classid 1:1");
     });
     let (_, ahead) = start(&pair, TcChoice::Clsact);
-    assert!(!ahead.is_empty() && ahead.iter().all(|p| p.name == "u32" && p.id == 0), "{ahead:?}");
+    let is_u32 = |program: &ProgramAhead| program.name == "u32" && program.id == 0;
+    assert!(!ahead.is_empty() && ahead.iter().all(is_u32), "{ahead:?}");
     assert!(arrives(&pair, HEALTHY) && !arrives(&pair, FLAGGED));
-    // A new process finds its filter at the priority where it is.
+    // A new process finds our filter at the priority that it has.
     assert_eq!(start(&pair, TcChoice::Clsact).1, ahead);
     assert_eq!(pair.near.run(|| attached("up0")).len(), 1);
 }
@@ -174,7 +176,7 @@ fn clsact_with_a_handle_that_others_use() {
     assert_eq!(filters.matches("bytecode").count(), 1, "{filters}");
 }
 
-/// Somebody replaces our filter, as `tc filter replace` does with any: theirs stays, ours comes back at another place.
+/// Another tool replaces our filter by `tc filter replace`. Its filter stays, and the agent adds ours again at another place.
 #[test]
 fn clsact_whose_filter_was_replaced() {
     let pair = Pair::new("clsreplaced");
@@ -185,7 +187,7 @@ fn clsact_whose_filter_was_replaced() {
         let priority = words.nth(1).unwrap().to_owned();
         let mut words = shown.split_whitespace().skip_while(|word| *word != "handle");
         let handle = words.nth(1).unwrap().to_owned();
-        // A filter that only says: go on. The kernel lets none take our place that devices are to be offered.
+        // This filter lets each packet go on to the next filter. It has `skip_hw` like ours: the kernel replaces no filter by one whose choice differs.
         let filter = "bpf da skip_hw bytecode '1,6 0 0 4294967295'";
         sh(&format!("tc filter replace dev up0 egress pref {priority} handle {handle} {filter}"));
         format!("pref {priority} bpf chain 0 handle {handle}")
@@ -199,7 +201,7 @@ fn clsact_whose_filter_was_replaced() {
     assert_eq!(shown.matches("nodefence:nf_egress_l2").count(), 1, "{shown}");
 }
 
-/// Our programs need the kernel's maps: no device is to be asked whether it would run them.
+/// Our programs need the kernel's maps, so the kernel must not offer them to a device for offload.
 #[test]
 fn clsact_is_offered_to_no_device() {
     let pair = Pair::new("clshw");
@@ -208,8 +210,8 @@ fn clsact_is_offered_to_no_device() {
     let first = shown();
     assert!(first.contains("nodefence:nf_") && first.contains(" skip_hw "), "{first}");
     drop(held);
-    // The filter is as an agent that knew no such choice left it. The kernel exchanges no program for one with another choice, and traffic must not
-    // go uncut while a filter is removed and added.
+    // This filter is one that an older agent without `skip_hw` left. The kernel does not replace a filter by one with another choice, and packets would pass
+    // while the filter is removed and added. So the new agent keeps the filter without `skip_hw`.
     pair.near.run(|| {
         let egress = sh("tc filter show dev up0 egress");
         let program = egress.split_once(" id ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
@@ -239,7 +241,8 @@ fn clsact_names_tcx_programs_as_ahead() {
     assert_eq!(ahead, []);
     let _egress = pair.near.run(|| others::tcx("allow", OK, TCX_EGRESS, LAST));
     let ahead = look_again(&mut held);
-    let ahead: Vec<_> = ahead.iter().map(|p| (p.name.as_str(), p.r#where.as_str())).collect();
+    let ahead: Vec<_> =
+        ahead.iter().map(|program| (program.name.as_str(), program.r#where.as_str())).collect();
     assert_eq!(ahead, [("allow", "tcx egress")]);
 }
 
@@ -250,14 +253,14 @@ fn an_ingress_qdisc_leaves_no_room_for_clsact() {
         sh("tc qdisc add dev up0 ingress");
         let mut dataplane = Dataplane::open(&options(TcChoice::Clsact)).unwrap();
         let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
-        assert!(status.error.is_some_and(|e| e.contains("clsact")));
+        assert!(status.error.is_some_and(|error| error.contains("clsact")));
         drop(dataplane);
         dataplane::detach(&pin_dir()).unwrap();
         assert!(sh("tc qdisc show dev up0").contains("ingress"));
         if auto() == TcMode::Clsact {
             return;
         }
-        // tcx needs no qdisc.
+        // A tcx program needs no qdisc.
         let mut dataplane = Dataplane::open(&options(TcChoice::Auto)).unwrap();
         let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
         assert_eq!((status.error, status.tc), (None, Some(TcMode::Tcx)));

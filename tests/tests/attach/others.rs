@@ -1,4 +1,4 @@
-//! Programs of others: each returns one verdict, always.
+//! Programs of others. Each program returns the same verdict for each packet.
 #![expect(unsafe_code, reason = "raw bpf(2): aya loads no single instructions")]
 use std::{
     ffi::CString,
@@ -77,12 +77,12 @@ pub(crate) fn pin(id: u32, path: &str) {
     call(6, &mut Attr { path: path.as_ptr() as u64, fd: program.as_raw_fd() as u32, flags: 0 }).unwrap();
 }
 
-/// Attaches by link; detached when the link is dropped.
+/// Attaches by a link. The program is detached when the link is dropped.
 pub(crate) fn attach(program: &OwnedFd, ifindex: u32, attach_type: u32, flags: u32) -> OwnedFd {
     try_attach(program, ifindex, attach_type, flags).unwrap()
 }
 
-/// The same, or why not.
+/// As [`attach`], or the kernel's error.
 pub(crate) fn try_attach(
     program: &OwnedFd,
     ifindex: u32,

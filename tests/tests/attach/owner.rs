@@ -1,4 +1,4 @@
-//! One dataplane for each pin folder, whoever asks; what it does when its folders go, and after a crash between two steps.
+//! Each pin folder has one dataplane at a time. What happens if folders are removed, after a crash between two steps, and if others could change the folder.
 use std::{
     fs::{self, DirBuilder},
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
@@ -11,7 +11,7 @@ use nodefence_tests::netns::Netns;
 
 use super::support::{Pair, attached, ifindex, node, one_flagged, options, pin_dir, sh, up0, ways};
 
-/// A folder that its owner alone may use, as all of ours in the BPF filesystem.
+/// Makes a folder that only its owner may use, as all of ours in the BPF filesystem are.
 pub(crate) fn own_folder(path: &Path) {
     DirBuilder::new().mode(0o700).create(path).unwrap();
 }
@@ -34,7 +34,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
             assert!(text.contains(&format!("(process {})", std::process::id())), "{text}");
         }
         assert_eq!(attached("up0"), before, "nothing was removed");
-        // Renewing the verdicts of an agent that ends needs no lock.
+        // Whoever only renews the pinned verdicts needs no lock.
         let (mut writer, entries) = NodeWriter::pinned(&pin_dir()).unwrap();
         assert_eq!(entries.len(), 2);
         writer.write_node(1, &node("hung", 1, true)).unwrap();
@@ -45,7 +45,7 @@ fn a_second_dataplane_and_a_detach_are_refused_while_one_is_open() {
     });
 }
 
-/// An agent that takes over has its predecessor's word that it ends, which takes a moment.
+/// An agent that takes over waits a moment for the lock, since its predecessor is still ending.
 #[test]
 fn the_next_dataplane_waits_for_the_one_before_it() {
     Pair::new("next").near.run(|| {
@@ -72,7 +72,7 @@ fn folders_that_were_removed_below_us_are_made_again() {
                 }
                 fs::remove_dir(folder).unwrap();
             }
-            // A link whose pin was removed goes when the kernel's worker gets to it; before that no other of the same program fits in.
+            // The kernel's worker deletes a link some time after its pin was removed. Before that no other link of the same program can be attached.
             let patience = Instant::now() + Duration::from_secs(20);
             while dataplane.devices.interfaces().unwrap()[0].error.is_some() && Instant::now() < patience {
                 std::thread::sleep(Duration::from_millis(20));
@@ -86,7 +86,7 @@ fn folders_that_were_removed_below_us_are_made_again() {
     }
 }
 
-/// A crash between the pin of a link and the removal of the filters that it replaces: the filters would go on over old maps.
+/// A crash may come after a link is pinned and before the filters that it replaces are removed. These filters would go on with old maps.
 #[test]
 fn filters_beside_a_link_are_removed_at_the_next_start() {
     Pair::new("beside").near.run(|| {
@@ -95,7 +95,7 @@ fn filters_beside_a_link_are_removed_at_the_next_start() {
             assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None);
         };
         attach(options(TcChoice::Auto));
-        // Another pin folder knows nothing of the links in this one.
+        // A dataplane of another pin folder does not know the links of this one.
         let elsewhere = pin_dir().parent().unwrap().with_file_name("elsewhere").join("nodefence/v3");
         attach(Options { pin_dir: elsewhere, ..options(TcChoice::Clsact) });
         attach(options(TcChoice::Auto));
@@ -103,7 +103,7 @@ fn filters_beside_a_link_are_removed_at_the_next_start() {
     });
 }
 
-/// A crash between the mark and the qdisc that it stands for; and a qdisc of others is never marked.
+/// A crash may come after a qdisc is marked as ours and before it is made. A qdisc of others is never marked.
 #[test]
 fn a_qdisc_is_ours_only_if_we_made_it() {
     for others in [false, true] {
@@ -130,11 +130,12 @@ fn a_qdisc_is_ours_only_if_we_made_it() {
     });
 }
 
-/// Whoever can put a map in the place of ours writes verdicts. What is wrong is named, and what the error says mends it.
+/// Whoever can replace a pinned map can write verdicts. The error names the folder that others could change, and its remedy makes the folder safe.
 #[test]
 fn a_pin_folder_that_others_could_change_is_refused() {
     let ours = |path: &str| (path.to_owned(), pin_dir());
-    let (shared, linked) = ("/sys/fs/bpf/shared/nodefence/v3", "/sys/fs/bpf/linked/nodefence/v3");
+    let shared = "/sys/fs/bpf/shared/nodefence/v3";
+    let linked = "/sys/fs/bpf/linked/nodefence/v3";
     for (done, (wrong, pins), remedy) in [
         ("mkdir -m 700 $B/nodefence; chown 65534 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "rm -r"),
         ("mkdir -m 750 $B/nodefence", ours("/sys/fs/bpf/nodefence"), "chmod go="),
@@ -166,7 +167,7 @@ fn a_pin_folder_that_others_could_change_is_refused() {
                 assert_eq!(*told, format!("{remedy} {wrong}"), "{done}");
                 assert!(refused.to_string().starts_with(&format!("{wrong}: ")), "{done}: {refused}");
             }
-            assert!(!pins.exists(), "{done}: nothing was made in it");
+            assert!(!pins.exists(), "{done}: the pin folder was made all the same");
             sh(&format!("{remedy} {wrong}"));
             dataplane::check(&options).unwrap();
         });
@@ -183,7 +184,7 @@ fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
     all
 }
 
-/// What was pinned by somebody else, in a folder that is ours by now.
+/// A map in our folder belongs to another user.
 #[test]
 fn a_pin_of_others_in_our_folder_is_refused() {
     Pair::new("theirs").near.run(|| {
@@ -199,7 +200,7 @@ fn a_pin_of_others_in_our_folder_is_refused() {
         assert_eq!(remedy, "rm -r /sys/fs/bpf/nodefence");
         sh(remedy);
         drop(open().unwrap());
-        // The filesystem's root is open to all and sticky, as everybody but the agent mounts it; of our own nothing is.
+        // The root of a BPF filesystem that the agent did not mount is open to all and sticky. No folder and no pin of ours is open to others.
         let root = Path::new("/sys/fs/bpf");
         assert_eq!(fs::metadata(root).unwrap().permissions().mode() & 0o7777, 0o1777);
         let ours = modes(&root.join("nodefence"));

@@ -1,4 +1,4 @@
-//! What the kernel programs tell, what the injector puts in, and which device a route takes.
+//! Events of the kernel programs, packets that the injector injects, and changes of routes.
 use std::{net::UdpSocket, time::Duration};
 
 use etherparse::PacketBuilder;
@@ -62,7 +62,7 @@ fn injected_frames_arrive_as_received() {
                 buffer[0]
             })
             .collect();
-        // Each processor has a backlog of its own: a thread that moves between two of them overtakes itself.
+        // Each processor has a backlog of its own, so packets of a thread that moves between processors may arrive in another order.
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..100));
         let error = injector.inject(4_000_000, &frames[0]).unwrap_err().to_string();
@@ -78,13 +78,13 @@ fn route_changes_are_told() {
             let mut changes = route::Changes::open().unwrap();
             let mut blocks = Blocks::default();
             blocks.add([10, 80, 3, 4].into());
-            // New devices settle first: IPv6 addresses and routes come up to two seconds late.
+            // IPv6 addresses and routes of new devices come up to two seconds late, so the test waits until no more changes come.
             let quiet = Duration::from_secs(3);
             while let Ok(changed) = tokio::time::timeout(quiet, changes.next(&blocks)).await {
                 changed.unwrap();
             }
             changes.take_routes();
-            // What has to do with no node and no backend is passed over, as most of a full table is.
+            // A route that leads to no node and no backend is no change, as most routes of a full table are none.
             sh("ip route add 10.90.0.0/16 via 10.77.0.2");
             assert!(tokio::time::timeout(Duration::from_millis(300), changes.next(&blocks)).await.is_err());
             for change in ["ip route add 10.80.0.0/16 via 10.77.0.2", "ip link add x0 type veth peer name x1"]

@@ -1,4 +1,4 @@
-//! Two namespaces joined by a veth pair, and what the tests look at.
+//! Two namespaces joined by a veth pair, and what the tests need to look at them.
 use std::{net::Ipv4Addr, path::PathBuf, process::Command, sync::Arc};
 
 use aya::programs::{SchedClassifier, TcAttachType};
@@ -6,7 +6,7 @@ use nodefence::dataplane::{Dataplane, Options, TcChoice, TcMode, features};
 use nodefence_common::{Action, Addr, BackendEntry, NodeEntry, Verdict};
 use nodefence_tests::{expected::ExpectedMaps, kernel, load::datagrams::Numbered, netns::Netns};
 
-/// Far side of the pair; each address stands for a backend.
+/// Addresses of the far side of the pair. Each address stands for a backend.
 pub(crate) const PEERS: [Ipv4Addr; 4] = [
     Ipv4Addr::new(10, 77, 0, 2),
     Ipv4Addr::new(10, 77, 0, 3),
@@ -22,7 +22,8 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(label: &str) -> Self {
-        let (near, far) = (Arc::new(Netns::new(label).unwrap()), Netns::new(label).unwrap());
+        let near = Arc::new(Netns::new(label).unwrap());
+        let far = Netns::new(label).unwrap();
         near.ip(&format!(
             "link add up0 address 02:77:00:00:00:01 type veth peer name up1 address 02:77:00:00:00:02 netns {}",
             far.path().display()
@@ -39,12 +40,12 @@ impl Pair {
     }
 }
 
-/// Datagrams to each of these addresses on `far`.
+/// Starts to send datagrams to each of these addresses on `far`.
 pub(crate) fn load(pair: &Pair, to: &[Ipv4Addr]) -> Numbered {
     Numbered::start(&pair.near, Ipv4Addr::new(10, 77, 0, 1), &pair.far, to).unwrap()
 }
 
-/// Whether datagrams to an address arrive: all of them or none.
+/// Whether datagrams to an address arrive. Panics if only some of them do.
 pub(crate) fn arrives(pair: &Pair, to: Ipv4Addr) -> bool {
     let load = load(pair, &[to]);
     load.pass(20).unwrap();
@@ -56,19 +57,19 @@ pub(crate) fn arrives(pair: &Pair, to: Ipv4Addr) -> bool {
     any
 }
 
-/// A dataplane that stays loaded between looks from outside. Loading takes seconds on an emulated processor.
+/// A dataplane that stays loaded while the test does other things, since a load takes seconds on an emulated processor.
 pub(crate) struct Held<'a> {
     pair: &'a Pair,
     dataplane: Option<Dataplane>,
 }
 
 impl<'a> Held<'a> {
-    /// Opens one in the near namespace.
+    /// Opens a dataplane in the near namespace.
     pub(crate) fn open(pair: &'a Pair, options: Options) -> Self {
         Self { pair, dataplane: Some(pair.near.run(move || Dataplane::open(&options).unwrap())) }
     }
 
-    /// Works with it in the near namespace.
+    /// Works with the dataplane in the near namespace.
     pub(crate) fn with<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Dataplane) -> T + Send + 'static,
@@ -83,7 +84,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// What `TcChoice::Auto` gives on this kernel. Kernels from 6.6 on have tcx; an older one must not claim to.
+/// The mode that `TcChoice::Auto` gives on this kernel: tcx from kernel 6.6 on. Panics if `features` says otherwise.
 pub(crate) fn auto() -> TcMode {
     let version = kernel::version().unwrap();
     let has = version >= kernel::TCX;
@@ -91,7 +92,7 @@ pub(crate) fn auto() -> TcMode {
     if has { TcMode::Tcx } else { TcMode::Clsact }
 }
 
-/// The ways of attaching, and what the status must then say on this kernel: without tcx there is one alone, which whoever chooses nothing gets.
+/// The ways of attaching, and the mode that the status must show for each on this kernel. Without tcx there is one way only, `TcChoice::Auto`.
 pub(crate) fn ways() -> Vec<(TcChoice, TcMode)> {
     let mut ways = vec![(TcChoice::Auto, auto()), (TcChoice::Clsact, TcMode::Clsact)];
     ways.dedup_by_key(|(_, mode)| *mode);
@@ -124,7 +125,7 @@ pub(crate) fn node(name: &str, generation: u32, flagged: bool) -> NodeEntry {
     entry
 }
 
-/// Nodes in the order of their indexes, each with its backends.
+/// The maps for these nodes, which stand in the order of their indexes, each with its backends.
 pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> ExpectedMaps {
     let mut wanted = ExpectedMaps::default();
     for (index, (node, backends)) in (0_u32..).zip(nodes) {
@@ -137,12 +138,12 @@ pub(crate) fn wanted(nodes: &[(NodeEntry, &[Ipv4Addr])]) -> ExpectedMaps {
     wanted
 }
 
-/// The first peer's node is healthy, the second's is flagged; the others are no backends.
+/// The first peer's node is healthy, and the second's is flagged. The other peers are no backends.
 pub(crate) fn one_flagged() -> ExpectedMaps {
     wanted(&[(node("good", 1, false), &PEERS[..1]), (node("hung", 1, true), &PEERS[1..2])])
 }
 
-/// Runs a command line in the calling thread's namespace; its output, or a panic with what it said.
+/// Runs a command line in the calling thread's namespace and gives its output. Panics with its standard error if it fails.
 pub(crate) fn sh(line: &str) -> String {
     let out = Command::new("sh").args(["-c", line]).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
@@ -160,16 +161,17 @@ pub(crate) fn tcx(device: &str, hook: TcAttachType) -> Vec<String> {
         return Vec::new();
     }
     let (_, programs) = SchedClassifier::query_tcx(ifindex(device), hook).unwrap();
-    programs.iter().map(|p| p.name_as_str().unwrap_or_default().to_owned()).collect()
+    programs.iter().map(|program| program.name_as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Our programs on a device, however they are attached.
+/// The names of our programs on a device, attached by tcx or by clsact.
 pub(crate) fn attached(device: &str) -> Vec<String> {
     let mut names = [tcx(device, TcAttachType::Egress), tcx(device, TcAttachType::Ingress)].concat();
     names.retain(|name| name.starts_with("nf_"));
     for hook in ["egress", "ingress"] {
         let filters = sh(&format!("tc filter show dev {device} {hook}"));
-        names.extend(filters.split(' ').filter_map(|w| w.strip_prefix("nodefence:")).map(str::to_owned));
+        let ours = filters.split(' ').filter_map(|word| word.strip_prefix("nodefence:"));
+        names.extend(ours.map(str::to_owned));
     }
     names.sort();
     names

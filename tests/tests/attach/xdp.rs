@@ -1,4 +1,4 @@
-//! XDP in the way asked for, or off with the reason.
+//! XDP is attached in the way that was chosen, or is off with a reason.
 use std::{
     net::{Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ fn with(xdp: XdpChoice) -> Options {
     Options { max_backends: 64, xdp, ..Options::default() }
 }
 
-/// Attaches; TC must work whatever becomes of XDP.
+/// Attaches. TC must be attached whether or not XDP is.
 fn start(xdp: XdpChoice) -> XdpStatus {
     let status = Dataplane::open(&with(xdp)).unwrap().devices.attach(&up0()).unwrap().remove(0);
     assert_eq!((status.error, status.tc), (None, Some(auto())));
@@ -31,7 +31,7 @@ fn shown() -> String {
 fn device() -> Option<[u8; 6]> {
     let map = Map::from_map_data(MapData::from_pin(pin_dir().join("devices")).unwrap()).unwrap();
     let map: HashMap<_, u32, Device> = HashMap::try_from(map).unwrap();
-    map.get(&ifindex("up0"), 0).ok().map(|d| d.mac)
+    map.get(&ifindex("up0"), 0).ok().map(|device| device.mac)
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_restart_replaces_the_program() {
     Pair::new("xdpagain").near.run(|| {
         let id = || {
             let shown = shown();
-            let mut words = shown.split_whitespace().skip_while(|w| *w != "prog/xdp");
+            let mut words = shown.split_whitespace().skip_while(|word| *word != "prog/xdp");
             words.nth(2).unwrap().parse::<u32>().unwrap()
         };
         start(XdpChoice::Native);
@@ -129,7 +129,7 @@ fn a_device_without_ethernet_header_has_no_xdp() {
     });
 }
 
-/// XDP sees a transit packet, and TC egress sees it again: it is one packet.
+/// A packet in transit passes XDP and then TC egress. It is counted once.
 #[test]
 fn an_observed_packet_is_counted_once() {
     let pair = Pair::new("xdponce");

@@ -1,5 +1,5 @@
-//! Agents that follow one another, with maps of another size too, under a load that counts: not one datagram lost. Not on emulated
-//! processors: an agent's start takes longer there than a verdict holds.
+//! Agents that follow one another under load, also with maps of another size. Datagrams are counted, and not one may be lost. These tests do not run on emulated
+//! processors, where an agent's start takes longer than a verdict holds.
 use std::time::{Duration, Instant};
 
 use nodefence::dataplane::TcChoice;
@@ -12,7 +12,7 @@ use nodefence_tests::{
 
 use super::support::{PEERS, Pair, load, pin_dir, sh, ways};
 
-/// How long a verdict holds at least after an agent's death: it was renewed a second ago.
+/// The shortest time for which a verdict holds after the agent's death, since the last renewal may be a second old.
 const HELD: Duration = Duration::from_nanos(VERDICT_LIFETIME_NS - 1_000_000_000);
 
 fn cluster_file() -> String {
@@ -26,7 +26,7 @@ fn cluster_file() -> String {
     )
 }
 
-/// Puts a map of larger values in the place of `backends`, as if another agent had left it: nothing in it can be taken over.
+/// Replaces the pinned `backends` by a map of larger values, as if another agent had left it. The next agent can adopt nothing from it.
 fn change_layout() {
     let pin = pin_dir().join("backends");
     std::fs::remove_file(&pin).unwrap();
@@ -71,8 +71,8 @@ fn no_datagram_is_lost_between_two_agents() {
     }
 }
 
-/// Nothing is adopted of what an agent of another version or layout has pinned: what is flagged passes until the new one has cut it anew, by its own flags file.
-/// Nothing else is lost.
+/// An agent adopts nothing that an agent of another version or layout has pinned. Packets to a flagged node pass until the new agent has cut the node anew by its
+/// `flags.json`. No packet to another destination is lost.
 #[test]
 fn pins_of_another_layout_or_version_are_detached() {
     for (choice, _) in ways() {
@@ -95,13 +95,13 @@ fn pins_of_another_layout_or_version_are_detached() {
             }
             agent.restart(arguments).unwrap();
             let began = Instant::now();
-            // Cut again, and nothing else of the kind is left.
             let cut = || {
                 let cut = self::load(&pair, &PEERS[1..2]);
                 cut.pass(20).unwrap();
                 cut.finish().unwrap().remove(0).none("to a flagged node").is_ok()
             };
-            wait_within("it is cut again", RENEWED, began, cut).unwrap();
+            wait_within("the flagged node is cut again", RENEWED, began, cut).unwrap();
+            // No other pin folder is left.
             let left: Vec<_> = pair.near.run(move || {
                 let folders = std::fs::read_dir(pins.parent().unwrap()).unwrap();
                 folders.map(|folder| folder.unwrap().path()).filter(|folder| *folder != pins).collect()

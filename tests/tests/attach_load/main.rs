@@ -1,4 +1,4 @@
-//! The dataplane room under load: programs and maps replaced in place, tables and nodes' entries rewritten.
+//! The dataplane under load: programs and maps are replaced in place, tables and entries of nodes are written anew.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent;

@@ -1,4 +1,4 @@
-//! The writer of nodes' entries and exempt ports: which maps it writes.
+//! The writer of entries of nodes and of exempt ports: which maps it writes.
 use std::{fs, path::Path};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
@@ -15,7 +15,7 @@ fn open<T: TryFrom<Map, Error = MapError>>(folder: &Path, name: &str) -> T {
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).and_then(T::try_from).unwrap()
 }
 
-/// Puts a map of so many zeros in the place of `nodes`, as if another agent had left it.
+/// Replaces the pinned `nodes` by a map with this number of zeros, as if another agent had left it.
 fn replace_nodes<V: aya::Pod>(entries: u32) {
     let pin = pin_dir().join("nodes");
     fs::remove_file(&pin).unwrap();
@@ -68,7 +68,7 @@ fn an_index_that_does_not_fit_is_refused() {
     });
 }
 
-/// Programs read the old maps until their device is switched.
+/// The programs of a device read the old maps until the device is switched, so both are written until then.
 #[test]
 fn old_and_new_maps_are_written_until_the_devices_are_switched() {
     Pair::new("both").near.run(|| {
@@ -100,7 +100,7 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
         assert_eq!(has(&cut), [Some(port_flags::CUT); 2]);
         writer.unexempt_port(&cut).unwrap();
         assert_eq!((has(&exempt), has(&cut)), ([Some(port_flags::EXEMPT); 2], [None; 2]));
-        // The old map has no such index, and no backend there names it.
+        // The old map has no such index, and no backend in the old map has that node.
         writer.write_node(1_000, &hung).unwrap();
         assert_eq!(nodes[1].get(&1_000, 0).unwrap(), hung);
 
@@ -114,7 +114,7 @@ fn old_and_new_maps_are_written_until_the_devices_are_switched() {
     });
 }
 
-/// Has up0 run programs over maps of 64 backends: two of them, one of a flagged node.
+/// Attaches programs to up0 whose maps have room for 64 backends. Two backends are written, one of them on a flagged node.
 fn leave_old_tables(pair: &Pair) {
     Held::open(pair, Options { max_backends: 64, ..Options::default() }).with(|dataplane| {
         wanted(&[(node("a", 1, true), &PEERS[..1]), (node("b", 1, false), &PEERS[1..2])])
@@ -124,7 +124,7 @@ fn leave_old_tables(pair: &Pair) {
     });
 }
 
-/// A device that is not switched cuts by the old tables and today's verdicts: what is another node's by now must be gone from them.
+/// A device that is not switched yet cuts by the old tables and the present verdicts. A backend that has moved to another node must be deleted from the old tables.
 #[test]
 fn what_moves_to_another_node_passes_on_the_old_maps() {
     let pair = Pair::new("moves");
@@ -136,7 +136,10 @@ fn what_moves_to_another_node_passes_on_the_old_maps() {
             .write(dataplane)
             .unwrap();
     });
-    assert!(!arrives(&pair, PEERS[0]) && !arrives(&pair, PEERS[1]), "what is the same is cut");
+    assert!(
+        !arrives(&pair, PEERS[0]) && !arrives(&pair, PEERS[1]),
+        "a backend that has not moved is not cut"
+    );
     let old: Backends = pair.near.run(|| open(&pin_dir(), "backends"));
     held.with(|dataplane| {
         let left = (node("b", 1, true), &[][..]);
@@ -152,10 +155,10 @@ fn what_moves_to_another_node_passes_on_the_old_maps() {
         assert!(!dataplane.devices.is_staged());
         wanted(&[]).write(dataplane).unwrap();
     });
-    assert_eq!(old.iter().count(), 1, "nobody reads it any more");
+    assert_eq!(old.iter().count(), 1, "the old map was written after the switch");
 }
 
-/// The new map may have no room for what the old one has: no change of the new one says then that it goes.
+/// The new map may have no room for a backend of the old map. That backend is deleted from the old map, although the new map does not change for it.
 #[test]
 fn what_a_smaller_map_has_no_room_for_passes_on_the_old_one() {
     let pair = Pair::new("smaller");
@@ -165,17 +168,20 @@ fn what_a_smaller_map_has_no_room_for_passes_on_the_old_one() {
         assert!(dataplane.devices.is_staged());
         wanted(&[(node("a", 1, true), &PEERS[2..3]), (node("b", 1, true), &[])]).write(dataplane).unwrap();
     });
-    assert!(arrives(&pair, PEERS[0]) && arrives(&pair, PEERS[1]), "neither is a backend any more");
+    assert!(
+        arrives(&pair, PEERS[0]) && arrives(&pair, PEERS[1]),
+        "an address that is no backend any more is cut"
+    );
     held.with(|dataplane| assert_eq!(dataplane.devices.attach(&up0()).unwrap()[0].error, None));
     assert!(!arrives(&pair, PEERS[2]));
 }
 
-/// A lapsed lease stays lapsed unless it begins anew, whichever agent goes on; and nobody shortens a lease.
+/// A lapsed lease stays lapsed until an agent begins it anew. No call shortens a lease.
 #[test]
 fn a_lease_that_has_lapsed_stays_so() {
     Pair::new("lease").near.run(|| {
         let says = || dataplane::lease(&pin_dir());
-        assert_eq!(says(), 0, "nobody has pinned one");
+        assert_eq!(says(), 0, "there is a lease and no pin");
         let dataplane = Dataplane::open(&Options::default()).unwrap();
         let mut writer = NodeWriter::new(&dataplane.devices).unwrap();
         for (now, until, anew, then) in [
@@ -198,7 +204,7 @@ fn a_lease_that_has_lapsed_stays_so() {
     });
 }
 
-/// An agent from before there was a lease has pinned none, and a later one may have pinned what this one does not know.
+/// An older agent may have pinned no `lease`, and a newer agent may have pinned a map that this one does not know. The other maps are adopted.
 #[test]
 fn a_set_with_a_map_more_or_less_is_gone_on_with() {
     Pair::new("sets").near.run(|| {
@@ -222,7 +228,7 @@ fn a_set_with_a_map_more_or_less_is_gone_on_with() {
     });
 }
 
-/// The meaning of its values is known only to the programs that use it. The map goes with all that lay beside it once something is attached.
+/// Only the programs that use a map of another layout know what its values mean. That map and all pins beside it are removed once a device is attached.
 #[test]
 fn an_old_map_of_another_layout_is_put_aside() {
     Pair::new("layout").near.run(|| {

@@ -1,4 +1,4 @@
-//! Restart and upgrade under load: not one packet lost, not one wrongly passed.
+//! Restart and upgrade under load: no packet is lost, and no packet to a flagged node passes.
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -15,17 +15,17 @@ use super::support::{
     PEERS, Pair, attached, auto, ifindex, load, one_flagged, options, pin_dir, sh, up0, ways,
 };
 
-/// To a healthy backend, to a flagged one, and to an address that is no backend.
+/// The destinations of the load: a healthy backend, a flagged one, and an address that is no backend.
 const TO: [std::net::Ipv4Addr; 3] = [PEERS[0], PEERS[1], PEERS[2]];
 
-/// Eight rounds; fewer where the verifier takes its time (an emulated processor), but never less than three.
+/// Eight rounds. On an emulated processor, where the verifier is slow, fewer rounds, but at least three.
 fn rounds() -> impl Iterator<Item = u32> {
     let begin = Instant::now();
     (0..8).take_while(move |round| *round < 3 || begin.elapsed() < Duration::from_secs(5))
 }
 
-/// What identifies our attachment to a device, and the program that runs there: a tcx link's id, or a clsact filter's
-/// priority and handle.
+/// What identifies nodefence's attachment to a device, and the id of the attached program. The attachment is a tcx link with an id, or a clsact filter with priority
+/// and handle.
 fn attachment(pin_dir: &Path, device: &str, mode: TcMode) -> (String, u32) {
     match mode {
         TcMode::Tcx => {
@@ -37,7 +37,7 @@ fn attachment(pin_dir: &Path, device: &str, mode: TcMode) -> (String, u32) {
             let filters = sh(&format!("tc filter show dev {device} egress"));
             let ours = filters.lines().find(|line| line.contains("nodefence:")).unwrap().to_owned();
             let word_after = |word: &str| {
-                let mut words = ours.split(' ').skip_while(|w| *w != word);
+                let mut words = ours.split(' ').skip_while(|found| *found != word);
                 words.nth(1).unwrap_or_default().to_owned()
             };
             (format!("{} {}", word_after("pref"), word_after("handle")), word_after("id").parse().unwrap())
@@ -131,8 +131,8 @@ fn devices_are_switched_to_one_set_of_maps() {
                 let (_, program) = attachment(&pin_dir(), device, auto());
                 let maps = aya::programs::loaded_programs()
                     .filter_map(Result::ok)
-                    .find(|p| p.id() == program)
-                    .and_then(|p| p.map_ids().ok().flatten())
+                    .find(|loaded| loaded.id() == program)
+                    .and_then(|loaded| loaded.map_ids().ok().flatten())
                     .unwrap();
                 assert!(maps.contains(&pinned), "{device} runs over the pinned map");
             }
@@ -140,8 +140,8 @@ fn devices_are_switched_to_one_set_of_maps() {
     });
 }
 
-/// Another version's maps have another layout: none of its verdicts is adopted, and what it attached goes once ours is attached. Nothing is lost to who is
-/// healthy meanwhile.
+/// The maps of another version have another layout, so none of its verdicts is adopted. Its programs are detached once ours are attached. Meanwhile no packet to a
+/// healthy node is lost.
 #[test]
 fn another_version_is_detached_under_load() {
     for (choice, mode) in ways() {
@@ -161,7 +161,7 @@ fn another_version_is_detached_under_load() {
             pair.near.run(move || {
                 let mut dataplane = Dataplane::open(&open(number)).unwrap();
                 assert_eq!(dataplane.tables.owned().unwrap().len(), 0, "none is adopted");
-                // Until ours are attached its programs go on.
+                // The old version's programs stay until ours are attached.
                 assert!(version(number - 1).exists());
                 assert_eq!(attached("up0").len(), 1);
                 let status = dataplane.devices.attach(&up0()).unwrap().remove(0);
@@ -173,7 +173,7 @@ fn another_version_is_detached_under_load() {
             });
         }
         load.pass(50).unwrap();
-        // To the flagged one some may pass each time.
+        // At each change some packets to the flagged node may pass.
         let [healthy, _, no_backend] = <[_; 3]>::try_from(load.finish().unwrap()).unwrap();
         healthy.all("to a healthy node").unwrap();
         no_backend.all("to what is no backend").unwrap();
@@ -182,7 +182,7 @@ fn another_version_is_detached_under_load() {
         nothing_lost_or_passed(after);
         pair.near.run(move || {
             assert!(version(newest).exists());
-            // A detach finds every version, and what the first one made.
+            // A detach removes the pins of every version, and the qdisc that the first version made.
             dataplane::detach(&pin_dir()).unwrap();
             assert_eq!(attached("up0"), [""; 0]);
             assert!(!sh("tc qdisc show dev up0").contains("clsact"));
@@ -191,7 +191,7 @@ fn another_version_is_detached_under_load() {
     }
 }
 
-/// Agents that pinned `v1` attached a program to ingress too. It goes with them.
+/// Agents that pinned `v1` attached a program to ingress too. A later version detaches it.
 #[test]
 fn what_another_version_attached_to_ingress_goes() {
     for (choice, mode) in ways() {
@@ -225,7 +225,7 @@ fn what_another_version_attached_to_ingress_goes() {
     }
 }
 
-/// The first look may attach nothing, and may fail to remove a pin: names are given once, and later looks end what it began.
+/// `attach` may find none of its devices, and the next look may fail to remove a pin. Later looks attach the same devices and remove the rest.
 #[test]
 fn another_version_is_detached_by_a_later_look() {
     for (choice, mode) in ways() {
@@ -237,7 +237,7 @@ fn another_version_is_detached_by_a_later_look() {
             drop(dataplane);
             let mut dataplane = Dataplane::open(&options(choice)).unwrap();
             assert!(dataplane.devices.attach(&["late0".to_owned()]).unwrap()[0].error.is_some());
-            assert!(other.exists(), "nothing of ours is attached");
+            assert!(other.exists(), "the other version was detached before ours is attached");
             sh("ip link add late0 type veth peer name late1");
             // A mount point cannot be removed.
             let links = other.join("links").display().to_string();

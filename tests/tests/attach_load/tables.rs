@@ -1,4 +1,4 @@
-//! Writing the tables: what does not fit, and node indexes that change owners under load.
+//! Writing the tables: entries that do not fit, and indexes of nodes that change owners under load.
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr},
@@ -19,8 +19,8 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
         dataplane.devices.attach(&up0()).unwrap();
-        // Fill it with others first; then the flagged one finds no room.
-        let many: Vec<Ipv4Addr> = (10..14).map(|i| Ipv4Addr::new(10, 78, 0, i)).collect();
+        // Other backends fill the map first, so the flagged one finds no room.
+        let many: Vec<Ipv4Addr> = (10..14).map(|last| Ipv4Addr::new(10, 78, 0, last)).collect();
         let report = wanted(&[(node("a", 1, false), &many)]).write(&mut dataplane).unwrap();
         assert_eq!((report.inserted, report.left_out), (4, 0));
         let with_flagged = [(node("a", 1, false), &many[..]), (node("b", 1, true), &PEERS[1..2])];
@@ -29,7 +29,7 @@ fn a_full_map_leaves_entries_out_and_they_pass() {
         assert_eq!(report.left_out_first, [IpAddr::V4(PEERS[1])]);
         assert_eq!(dataplane.tables.owned().unwrap().len(), 2, "the rest is written");
     });
-    assert!(arrives(&pair, PEERS[1]), "what is left out passes");
+    assert!(arrives(&pair, PEERS[1]), "a backend that was left out is cut");
     pair.near.run(|| {
         let mut dataplane = Dataplane::open(&Options { max_backends: 4, ..Options::default() }).unwrap();
         let report = one_flagged().write(&mut dataplane).unwrap();
@@ -50,7 +50,7 @@ fn equal_entries_are_not_written_again() {
     });
 }
 
-/// Verdicts and exempt ports have another writer.
+/// Verdicts and exempt ports have another writer, `NodeWriter`.
 #[test]
 fn tables_change_no_node_and_nothing_that_is_exempt() {
     Pair::new("theirs").near.run(|| {
@@ -74,14 +74,14 @@ fn a_hundred_thousand_backends_are_written_at_once() {
     Pair::new("many").near.run(|| {
         let options = Options { max_backends: 150_000, ..Options::default() };
         let mut dataplane = Dataplane::open(&options).unwrap();
-        let backends: Vec<Ipv4Addr> = (0..100_000).map(|i| Ipv4Addr::from(0x0a80_0000 + i)).collect();
+        let backends: Vec<Ipv4Addr> = (0..100_000).map(|at| Ipv4Addr::from(0x0a80_0000 + at)).collect();
         let all = wanted(&[(node("a", 1, false), &backends)]).tables;
         assert_eq!(dataplane.write(&all).unwrap().inserted, 100_000);
         assert_eq!(dataplane.write(&all).unwrap(), WriteReport::default());
         let half = wanted(&[(node("a", 1, false), &backends[..50_000])]).tables;
         assert_eq!(dataplane.write(&half).unwrap().deleted, 50_000);
         drop(dataplane);
-        // Filled aside into a map that holds fewer.
+        // A smaller map is filled in `staging` before it replaces the pinned one.
         let smaller = Options { max_backends: 60_000, ..Options::default() };
         let mut dataplane = Dataplane::open(&smaller).unwrap();
         assert_eq!(dataplane.tables.backends().unwrap().len(), 50_000);
@@ -89,7 +89,7 @@ fn a_hundred_thousand_backends_are_written_at_once() {
     });
 }
 
-/// Three nodes trade indexes at every reload; one of them is flagged. The healthy ones must not lose one packet.
+/// Three nodes exchange indexes at each reload, and one of them is flagged. The healthy nodes must not lose one packet.
 #[test]
 fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
     let pair = Pair::new("reorder");
@@ -104,8 +104,9 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
         let mut generations = [0_u32; 3];
         let mut owners = [usize::MAX; 3];
         let begin = Instant::now();
-        // Fewer rounds on an emulated processor.
-        for round in (0..200_usize).take_while(|r| *r < 20 || begin.elapsed() < Duration::from_secs(10)) {
+        // An emulated processor manages fewer rounds.
+        let goes_on = |round: &usize| *round < 20 || begin.elapsed() < Duration::from_secs(10);
+        for round in (0..200_usize).take_while(goes_on) {
             load.pass(10).unwrap();
             let order = [round % 3, (round + 1) % 3, (round + 2) % 3];
             for index in 0..3 {
@@ -123,7 +124,7 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
                 })
                 .collect();
             wanted(&nodes).write(&mut dataplane).unwrap();
-            let index = order.iter().position(|o| *o == 1).unwrap();
+            let index = order.iter().position(|member| *member == 1).unwrap();
             let backends = dataplane.tables.backends().unwrap();
             let hung = backends.iter().find(|(addr, _)| *addr == Addr::v4(PEERS[1].octets())).unwrap().1;
             assert_eq!(hung.node as usize, index);
@@ -134,5 +135,5 @@ fn reloads_that_reorder_nodes_never_cut_a_healthy_one() {
         assert!(arrived.sent >= 200, "too little load: {}", arrived.sent);
         arrived.all("to a healthy node").unwrap();
     }
-    assert!(!arrives(&pair, PEERS[1]), "the flagged one is cut in the end");
+    assert!(!arrives(&pair, PEERS[1]), "the flagged node is not cut in the end");
 }

@@ -1,4 +1,4 @@
-//! What the commands print as JSON is one object of the schema that is published for it, errors too.
+//! In JSON each command prints one object that fits its published schema. So do errors.
 
 use std::collections::BTreeSet;
 
@@ -32,10 +32,10 @@ const SCHEMAS: [(&str, &str); 15] = schemas![
     "UnflagReport",
 ];
 
-/// Verbs without a result: they print a script, a page or a log.
+/// Verbs without an object as result: they print a script, a page or a log.
 const SILENT: [&str; 5] = ["agent", "guard", "completions", "man", "help"];
 
-/// A text that is to be one object of this kind, as its schema has it.
+/// Parses a text that must be one object of this kind, and checks the object by its schema.
 pub(crate) fn document(kind: &str, text: &str) -> Result<Value> {
     let (_, schema) = SCHEMAS.iter().find(|(name, _)| *name == kind).context("no schema")?;
     let validator = jsonschema::validator_for(&serde_json::from_str(schema)?)?;
@@ -48,7 +48,7 @@ pub(crate) fn document(kind: &str, text: &str) -> Result<Value> {
 }
 
 fn start() -> Result<Agent> {
-    // The agent holds the namespace.
+    // The agent keeps the namespace alive.
     let ns = four_nodes::namespace("cli")?;
     Agent::start(&ns, "node-a", &["v0"], four_nodes::FILE)
 }
@@ -92,12 +92,12 @@ fn every_verb_prints_an_object_of_its_schema() -> Result<()> {
             told.starts_with(&format!("{{\n  \"schema_version\": 1,\n  \"kind\": \"{kind}\",\n")),
             "{told}"
         );
-        // What is warned of stands in it too.
+        // The object has all warnings that the command prints.
         for line in text(&output.stderr).lines().filter_map(|line| line.strip_prefix("warning: ")) {
             let lists = [&value["warnings"], &value["notes"]];
             let mut said = lists.iter().filter_map(|list| list.as_array()).flatten();
             let is_told = said.any(|warning| warning == line) || args[0] == "audit";
-            ensure!(is_told, "{args:?} warns of what it does not tell: {line}");
+            ensure!(is_told, "{args:?} prints a warning that its object lacks: {line}");
         }
         let yaml = text(&agent.cli(&[args, &["-o", "yaml"]].concat())?.stdout);
         ensure!(yaml.starts_with(&format!("schema_version: 1\nkind: {kind}\n")), "{args:?}: {yaml}");
@@ -142,7 +142,7 @@ fn a_failure_is_an_object_too() -> Result<()> {
     let output = command.output()?;
     let error = document("Error", &text(&output.stderr))?;
     ensure!(error["reason"] == "unreachable" && output.status.code() == Some(3), "{error:#}");
-    // What a variable says is blamed on it, also for programs.
+    // An error names the variable that has the wrong value, also in JSON.
     let mut command = nodefence_command()?;
     command.args(["flag", "node-b", "-o", "json"]).env("NODEFENCE_FLAG_FOR", "soon");
     let error = document("Error", &text(&command.output()?.stderr))?;

@@ -1,4 +1,4 @@
-//! The command line: help, exit codes, formats, variables. What it prints of a real agent: `on_agent`.
+//! The command line: help, exit codes, formats, variables. `on_agent` has what it prints about a real agent.
 
 mod documents;
 mod on_agent;
@@ -64,7 +64,7 @@ fn help_teaches() -> Result<()> {
     Ok(())
 }
 
-/// `docs/cli.md` is what `--help` says (a unit test writes it); here: that the program says so too, and `-h` less.
+/// `docs/cli.md` has each verb and option that the program's `--help` has, and `-h` prints no more than `--help`. (A unit test writes the page.)
 #[test]
 fn the_manual_is_complete() -> Result<()> {
     let docs = include_str!("../../../docs/cli.md");
@@ -74,7 +74,7 @@ fn the_manual_is_complete() -> Result<()> {
         ensure!(docs.contains(&format!("## `nodefence {verb}`\n")), "docs/cli.md has no section on {verb}");
         let long = text(&run(&[verb, "--help"])?.stdout);
         for option in words(&long).split(' ').filter(|word| word.starts_with("--") && word.len() > 2) {
-            let option = option.trim_end_matches(|c: char| !c.is_alphanumeric());
+            let option = option.trim_end_matches(|letter: char| !letter.is_alphanumeric());
             ensure!(page.contains(option), "docs/cli.md says nothing of {option} ({verb})");
         }
         let short = text(&run(&[verb, "-h"])?.stdout);
@@ -118,7 +118,7 @@ fn a_wrong_command_line_is_2() -> Result<()> {
     Ok(())
 }
 
-/// As in a unit file or a pod: what is typed goes before, and what is empty means none.
+/// Options may be set by variables, as in a unit file or a pod. A typed option goes before its variable, and an empty variable counts as not set.
 #[test]
 fn options_are_variables_too() -> Result<()> {
     let with = |variables: &[(&str, &str)], args: &[&str]| -> Result<Output> {
@@ -132,10 +132,10 @@ fn options_are_variables_too() -> Result<()> {
     ensure!(told(&output).contains("no agent answers at /nonexistent/typed.sock"), "{output:?}");
     let output = with(&[("NODEFENCE_SOCKET", ""), ("NODEFENCE_RUN_DIR", "/nonexistent/run")], &["nodes"])?;
     ensure!(told(&output).contains("no agent answers at /nonexistent/run/agent.sock"), "{output:?}");
-    // A list, by its delimiter.
+    // A variable may have a list, whose items are separated by commas.
     let kinds = ("NODEFENCE_REPAIR_KIND", "stale-udp,stray-weight");
     ensure!(with(&[socket, kinds], &["repair"])?.status.code() == Some(3));
-    // What is wrong with a variable is said of the variable, and of none where the value was typed.
+    // An error names the variable that has the wrong value. It names none if the value was typed.
     let blamed = "that of the environment's variable ";
     for (name, value, args) in [
         ("NODEFENCE_REPAIR_KIND", "stale-udp,everything", &["repair"][..]),
@@ -150,7 +150,7 @@ fn options_are_variables_too() -> Result<()> {
     }
     let output = with(&[("NODEFENCE_OUTPUT", "json")], &["nodes", "-oxml"])?;
     ensure!(output.status.code() == Some(2) && !told(&output).contains(blamed), "{output:?}");
-    // The agent's own say nothing to the verbs beside it in a pod.
+    // Variables of the agent's options have no effect on other verbs, which run in the same pod.
     let output =
         with(&[socket, ("NODEFENCE_NODE", "node-a"), ("NODEFENCE_FORCE", "maybe")], &["flag", "node-b"])?;
     ensure!(output.status.code() == Some(3), "{output:?}");
@@ -180,7 +180,7 @@ fn a_guard_is_told_what_is_wrong_with_its_run_folder() -> Result<()> {
         Ok(())
     };
     guard("none", 1, "there is none; expected the agent's --run-dir")?;
-    ensure!(!dir.path().join("none").exists(), "it has made one");
+    ensure!(!dir.path().join("none").exists(), "the guard has made the run folder");
     let theirs = dir.path().join("theirs");
     std::fs::create_dir(&theirs)?;
     std::os::unix::fs::chown(&theirs, Some(65_534), None)?;
@@ -209,7 +209,7 @@ fn completions_and_manual_pages_are_made() -> Result<()> {
     Ok(())
 }
 
-/// As `nodefence completions bash | head -1` is.
+/// A reader may end early, as in `nodefence completions bash | head -1`.
 #[test]
 fn a_reader_that_goes_away_is_no_error() -> Result<()> {
     for args in [&["completions", "bash"][..], &["man"]] {
@@ -266,11 +266,11 @@ fn the_doctor_works_without_an_agent() -> Result<()> {
     Ok(())
 }
 
-/// An ordinary user hears that it cannot be known, not that nodefence cannot work.
+/// To an ordinary user the doctor reports that it cannot know, not that nodefence cannot work.
 #[test]
 fn the_doctor_does_not_guess() -> Result<()> {
     let dir = tempfile::TempDir::with_prefix("nodefence-test-")?;
-    // The build folder need not be open to all.
+    // The program is copied, since other users may have no access to the build folder.
     let program = dir.path().join("nodefence");
     std::fs::copy(bin("nodefence")?, &program)?;
     std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534))?;
@@ -289,7 +289,7 @@ fn the_doctor_does_not_guess() -> Result<()> {
     Ok(())
 }
 
-/// What the units start is a command line of this program.
+/// `ExecStart=` of each unit is a command line that this program understands.
 #[test]
 fn what_the_units_start_is_understood() -> Result<()> {
     for (unit, verb) in [
@@ -302,7 +302,7 @@ fn what_the_units_start_is_understood() -> Result<()> {
             words.first() == Some(&"/usr/local/bin/nodefence") && words.get(1) == Some(&verb),
             "{words:?}"
         );
-        // What stands before it is read first.
+        // The options before `--help` are parsed first.
         words.push("--help");
         let output = run(&words[1..])?;
         ensure!(output.status.success(), "{words:?}: {output:?}");

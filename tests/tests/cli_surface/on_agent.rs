@@ -1,4 +1,4 @@
-//! What the commands say of a real agent, and how they end.
+//! What the commands print about a real agent, and their exit codes.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::documents::document;
 
-/// For what nobody promised.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn start_with(file: &str, more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
@@ -29,7 +29,7 @@ fn start(more: &[&str]) -> Result<(Arc<Netns>, Agent)> {
     start_with(four_nodes::FILE, more)
 }
 
-/// Runs a command that is to end with this code; its standard output, and its standard error.
+/// Runs a command that must end with this exit code. Gives its standard output and its standard error.
 fn ends(agent: &Agent, args: &[&str], code: i32) -> Result<(String, String)> {
     let output = agent.cli(args)?;
     let [told, warned] =
@@ -56,7 +56,7 @@ fn a_flag_says_what_it_does_and_who_set_it() -> Result<()> {
         "{flag}"
     );
 
-    // By sudo, and until it is taken back. Another agent knows it too.
+    // This flag is set by sudo, and holds until it is taken back. The next agent adopts it.
     let mut sudo = bin_path::nodefence_command()?;
     sudo.args(["flag", "node-b", "--for", "forever", "--wait", "--socket"]).arg(agent.socket());
     let output = sudo.env("SUDO_USER", "alice").output()?;
@@ -79,7 +79,7 @@ fn a_flag_says_what_it_does_and_who_set_it() -> Result<()> {
     Ok(())
 }
 
-/// `default/alone` has nothing but node B; a backend of node C leaves by a device that is not attached.
+/// `default/alone` has endpoints on node B only. Packets to a backend of node C leave by a device that is not attached.
 #[test]
 fn strict_names_what_is_not_cut() -> Result<()> {
     let services = "services:
@@ -107,7 +107,7 @@ fn strict_names_what_is_not_cut() -> Result<()> {
     let line = "exempt       1 ports, which pass\n             10.9.1.1:8080/tcp (all that port 80 of default/alone may use here is on flagged nodes)\n";
     ensure!(told.contains(line), "{told}");
     ensure!(agent.node("node-b")?["action"] == "refuse");
-    // Without it that is no finding.
+    // Without `--strict` exempt ports are no finding.
     ends(&agent, &["flag", "node-b"], 0)?;
     agent.unflag("node-b")?;
 
@@ -159,7 +159,7 @@ fn findings_end_apart_from_failures() -> Result<()> {
     ensure!(doctor.contains("\nfail  NF09 "), "{doctor}");
     agent.kill();
     ends(&agent, &["status", "--check"], 3)?;
-    // What is the same everywhere is explained all the same.
+    // The doctor explains a warning's number also without an agent.
     let (told, _) = ends(&agent, &["doctor", "NF09"], 0)?;
     ensure!(told.contains("\nhere   not known: no agent answers at "), "{told}");
     let (_, error) = ends(&agent, &["doctor", "NF99"], 2)?;
@@ -194,7 +194,7 @@ fn nodes_are_listed_as_they_are_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// What a command goes on to print, line by line.
+/// A running command, and the lines that it prints.
 struct Lines {
     proc: Proc,
     lines: mpsc::Receiver<String>,
@@ -235,7 +235,7 @@ fn watched_nodes_are_printed_again_when_they_change() -> Result<()> {
     ensure!(line.starts_with("node-b") && line.contains("  refuse  ") && line.ends_with(": disk"), "{line}");
     let told = row(&json)?;
     ensure!(told["name"] == "node-b" && told["action"] == "refuse" && told["flag"]["by"] == "root", "{told}");
-    // Time goes by, and the agent comes anew: neither is a change.
+    // Neither the passing of time nor a restart of the agent is a change.
     agent.kill();
     agent.restart(&[])?;
     std::thread::sleep(Duration::from_millis(2_500));
@@ -247,7 +247,10 @@ fn watched_nodes_are_printed_again_when_they_change() -> Result<()> {
     for Lines { mut proc, lines } in [table, json] {
         proc.signal(nix::sys::signal::Signal::SIGINT)?;
         proc.wait(LIMIT)?;
-        ensure!(lines.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Disconnected), "it printed more");
+        ensure!(
+            lines.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Disconnected),
+            "the watch printed more lines"
+        );
     }
     Ok(())
 }

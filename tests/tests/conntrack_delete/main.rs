@@ -1,4 +1,4 @@
-//! Deleting the conntrack entries of backends, on whatever kernel this is: exactly those, both ways.
+//! Deletes the conntrack entries of backends on this kernel, by dump and by filter. Exactly these entries must go.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 mod meanwhile;
@@ -26,17 +26,17 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
-/// One of the table's zones, other than the default one.
+/// A zone other than the default one.
 const ZONE: u16 = 42;
 
-/// Deletion by one dump and one request an entry.
+/// Deletion by a dump and a request for each entry.
 const BY_DUMP: ByFilter = ByFilter { v4: false, v6: false };
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A namespace where loopback's flows are tracked, some of them in zones.
+/// A namespace where conntrack tracks flows over loopback, some of them in zones.
 fn tracked(label: &str) -> Result<Netns> {
     let ns = Netns::new(label)?;
     for table in ["ip", "ip6"] {
@@ -54,12 +54,12 @@ fn tracked(label: &str) -> Result<Netns> {
     }
     let addresses = V6.iter().chain(&["fd00::1"]).map(|addr| format!("addr add {addr}/128 dev lo nodad"));
     ns.ip(&addresses.collect::<Vec<_>>().join("\n"))?;
-    // On an emulated processor the first would be gone before the last is there.
+    // With the default timeout the first entries lapse on an emulated processor before the last one is made.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     Ok(ns)
 }
 
-/// Deletes by filter what can be, and the rest by a listing, as the agent does. Called in the namespace.
+/// Deletes entries by filter where that is possible, and the rest by a listing, as the agent does. Called in the namespace.
 fn delete(
     backends: &Backends<()>,
     which: Protocols,
@@ -69,7 +69,7 @@ fn delete(
     delete_in(0, backends, which, by_filter, may)
 }
 
-/// The same in this zone.
+/// As [`delete`], in this zone.
 fn delete_in(
     zone: u16,
     backends: &Backends<()>,
@@ -105,7 +105,7 @@ fn entries() -> Vec<Flow> {
         .collect()
 }
 
-/// The identity of an entry, which stays the same while it lives.
+/// The identities of entries. An entry's identity stays the same while the entry exists.
 fn names<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> BTreeSet<String> {
     flows.into_iter().map(|flow| format!("{flow} {:?} {:#x}", flow.zone, flow.id)).collect()
 }
@@ -113,7 +113,7 @@ fn names<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> BTreeSet<String> {
 /// Sends datagrams to each port of a range, without a listener.
 fn udp(to: IpAddr, ports: std::ops::Range<u16>) {
     let local: IpAddr = if to.is_ipv4() { ip("127.0.0.1") } else { ip("fd00::1") };
-    // Not connected: no socket gets the error that a datagram brings back.
+    // The socket is not connected, so it does not get the error that a datagram causes.
     let socket = UdpSocket::bind((local, 0)).unwrap();
     for port in ports {
         socket.send_to(b"x", (to, port)).unwrap();
@@ -127,12 +127,12 @@ fn tcp(to: IpAddr, port: u16, count: usize) -> (TcpListener, Vec<TcpStream>) {
     (listener, streams)
 }
 
-/// SCTP entries as the kernel would make them, by the tool: not every kernel here speaks SCTP.
+/// Makes an SCTP entry as the kernel would, by the tool `conntrack`, since not every kernel here has SCTP.
 fn sctp(ns: &Netns, to: &str, port: u16) -> Result<()> {
     sctp_in(ns, to, port, "")
 }
 
-/// With options that name a zone.
+/// As [`sctp`], with options that name a zone.
 fn sctp_in(ns: &Netns, to: &str, port: u16, zone: &str) -> Result<()> {
     let from = if ip(to).is_ipv4() { "127.0.0.1" } else { "fd00::1" };
     ns.exec(&format!(
@@ -142,7 +142,7 @@ fn sctp_in(ns: &Netns, to: &str, port: u16, zone: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fills the table with every kind of flow to every address. What it returns keeps connections open.
+/// Fills the table with every kind of flow to every address. The connections stay open until the returned sockets are dropped.
 fn fill(ns: &Netns, addresses: [&str; 3]) -> Result<Vec<(TcpListener, Vec<TcpStream>)>> {
     let [pod, other, host] = addresses;
     for (to, port) in [(pod, 53), (other, 53), (host, 53), (host, 54)] {
@@ -151,21 +151,21 @@ fn fill(ns: &Netns, addresses: [&str; 3]) -> Result<Vec<(TcpListener, Vec<TcpStr
     let [pod, other, host] = addresses.map(ip);
     Ok(ns.run(move || {
         for to in [pod, other] {
-            // 7000 to 7299 lie in zones.
+            // The flows to ports 7000 to 7299 are in zones.
             udp(to, 5_500..7_500);
         }
-        // DNS, the tunnel's outer packets, whatever else the node runs.
+        // DNS, the outer packets of tunnels, and another server of the node.
         for port in [53, 54, 4789, 8472, 51820] {
             udp(host, port..port + 1);
         }
         let mut open = vec![tcp(pod, 8080, 40), tcp(other, 8080, 40)];
-        // A host-network backend beside ssh and the kubelet.
+        // Port 9100 is a host-network backend. Ports 22 and 10250 are ssh and the kubelet.
         open.extend([9100, 22, 10_250].map(|port| tcp(host, port, 20)));
         open
     }))
 }
 
-/// The flagged node, of one family or of both: a pod, and host-network backends over each protocol.
+/// The backends of the flagged node, of one family or of both: a pod, and host-network backends of each protocol.
 fn flagged(families: &[[&str; 3]]) -> Backends<()> {
     let mut backends = Backends::new();
     for addresses in families {
@@ -177,12 +177,12 @@ fn flagged(families: &[[&str; 3]]) -> Backends<()> {
     backends
 }
 
-/// Which flows are to go, said otherwise than the room says it.
+/// Whether a flow must be deleted. The rule is written anew here, apart from the code under test.
 fn doomed(flow: &Flow, addresses: [&str; 3], which: Protocols) -> bool {
     flow.zone.is_none() && is_of(flow, addresses, which)
 }
 
-/// The same in whatever zone.
+/// As [`doomed`], in any zone.
 fn is_of(flow: &Flow, addresses: [&str; 3], which: Protocols) -> bool {
     let from = SocketAddr::from((IpAddr::from(flow.reply.src), flow.reply.src_port));
     let protocol = flow.reply.protocol;
@@ -197,19 +197,19 @@ fn is_of(flow: &Flow, addresses: [&str; 3], which: Protocols) -> bool {
     ours && meant
 }
 
-/// This kernel's behaviour, found out in a namespace of its own.
+/// What this kernel deletes by filter, tried in a namespace of its own.
 fn found_out() -> Result<ByFilter> {
     let found = Netns::new("by-filter")?.run(by_filter).unwrap();
     println!("conntrack entries are deleted {found}");
     Ok(found)
 }
 
-/// Deletes in three steps, as flows of a flagged node go; after each, exactly what was to go is gone.
+/// Deletes datagrams' entries first and then TCP's, as the agent does for a flagged node. After each step exactly the entries of that step are gone.
 fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
     let ns = tracked(label)?;
     let open = [fill(&ns, V4)?, fill(&ns, V6)?];
     let mut before = ns.run(entries);
-    // 2,000 datagrams to each of two pods and what is beside them, twice.
+    // For each of two families there are 2,000 datagrams to each of two pods, and some more flows.
     assert!(before.len() > 8_200, "{}", before.len());
     for zone in [Zone::Both(42), Zone::Original(43), Zone::Reply(44)] {
         let count = before.iter().filter(|flow| flow.zone == Some(zone)).count();
@@ -224,7 +224,7 @@ fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
         let gone = |flow: &&Flow| doomed(flow, V4, which) || doomed(flow, V6, which);
         let (dead, left): (Vec<Flow>, Vec<Flow>) = before.iter().partition(gone);
         println!("{which:?}: {} of {} entries in {took:?}: {done:?}", dead.len(), before.len());
-        assert_eq!(names(&after), names(&left), "{which:?}: others' entries stay, ours go");
+        assert_eq!(names(&after), names(&left), "{which:?}: left after the deletion, and expected");
         assert_eq!((done.refused, done.incomplete), (0, false));
         let by_dump = |flow: &&Flow| {
             !if flow.orig.src.as_v4().is_some() { by_filter.v4 } else { by_filter.v6 }
@@ -232,7 +232,7 @@ fn exactly(label: &str, by_filter: ByFilter) -> Result<()> {
         };
         assert_eq!(done.deleted, dead.iter().filter(by_dump).count(), "{done:?}");
         match which {
-            // 300 lie in zones.
+            // 300 of a pod's 2,000 are in zones.
             Protocols::Datagrams => assert_eq!(dead.len(), 2 * (1_700 + 1 + 2)),
             Protocols::Tcp => assert_eq!(dead.len(), 2 * (40 + 20)),
             Protocols::All => unreachable!(),
@@ -251,7 +251,7 @@ fn by_dump_exactly_the_backends_entries_go() -> Result<()> {
 #[test]
 fn by_filter_exactly_the_backends_entries_go_or_none() -> Result<()> {
     let found = found_out()?;
-    // 1ef7f50ccc6e came with 6.12; no stable branch has it.
+    // Commit 1ef7f50ccc6e came with kernel 6.12, and no stable branch has it.
     assert_eq!(found.v4, kernel::version()? >= (6, 12));
     if found == BY_DUMP {
         return refused_and_nothing_deleted();
@@ -259,7 +259,7 @@ fn by_filter_exactly_the_backends_entries_go_or_none() -> Result<()> {
     exactly("delete-filter", found)
 }
 
-/// A request by filter to a kernel that does not know it.
+/// A kernel that has no deletion by filter refuses the request and deletes nothing.
 fn refused_and_nothing_deleted() -> Result<()> {
     let ns = tracked("delete-refused")?;
     let open = [fill(&ns, V4)?, fill(&ns, V6)?];

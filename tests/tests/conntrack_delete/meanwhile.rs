@@ -1,4 +1,4 @@
-//! Entries that become another flow's, or that come, while entries are deleted.
+//! Entries that are replaced by another flow's, or that come, while entries are deleted.
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
@@ -16,7 +16,7 @@ use super::{
     BY_DUMP, UDP, V4, V6, delete, doomed, entries, fill, flagged, found_out, ip, names, tracked, udp,
 };
 
-/// One entry by its original direction, id and zone may be the next one's, which leads elsewhere.
+/// A new entry may have the original direction, the id and the zone of the deleted one, and lead to another backend. It must stay.
 #[test]
 fn a_flow_that_found_another_backend_stays() -> Result<()> {
     let ns = tracked("delete-anew")?;
@@ -57,7 +57,7 @@ fn a_flow_that_found_another_backend_stays() -> Result<()> {
         assert_eq!((new.len(), new[0].orig, IpAddr::from(new[0].reply.src)), (1, old[0].orig, ip(V4[1])));
         same_id += usize::from(new[0].id == old[0].id);
         assert_eq!(delete(&old), gone);
-        // The same answers in another zone, or another entry of that direction.
+        // Neither an entry of another zone nor one with another id is deleted.
         assert_eq!(delete(&[Flow { zone: Some(Zone::Both(41)), ..new[0] }]), gone);
         assert_eq!(delete(&[Flow { id: new[0].id ^ 1, ..new[0] }]), gone);
         assert_eq!(names(&listed()), names(&new));
@@ -67,7 +67,7 @@ fn a_flow_that_found_another_backend_stays() -> Result<()> {
     Ok(())
 }
 
-/// In whatever zone: each by itself, and no other one that took its place.
+/// Each listed entry is looked up by itself, in any zone. An entry with another id that took its place does not count.
 #[test]
 fn what_is_still_there_is_looked_up_by_itself() -> Result<()> {
     let ns = tracked("delete-look-up")?;
@@ -79,7 +79,7 @@ fn what_is_still_there_is_looked_up_by_itself() -> Result<()> {
         assert!(all.iter().filter(|flow| flow.zone.is_some()).count() > 1_000);
         assert_eq!(there(&all), names(&all));
         let others: Vec<Flow> = all.iter().map(|flow| Flow { id: flow.id ^ 1, ..*flow }).collect();
-        assert_eq!(there(&others), BTreeSet::new(), "others of the same directions");
+        assert_eq!(there(&others), BTreeSet::new(), "entries with other ids were found");
         let (gone, left): (Vec<Flow>, Vec<Flow>) = all.iter().partition(|flow| flow.reply.src_port % 3 == 0);
         assert_eq!(Conntrack::open_all_zones().unwrap().delete(&gone).unwrap().deleted, gone.len());
         assert_eq!(there(&all), names(&left));
@@ -89,7 +89,7 @@ fn what_is_still_there_is_looked_up_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// A node's flag may be taken back at any moment, and clients that have connected since need their entries.
+/// A flag may be taken back while entries are deleted. Clients that have connected since need their entries, so the deletion stops.
 #[test]
 fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
     let ns = tracked("delete-stops")?;
@@ -115,7 +115,7 @@ fn the_rest_stays_once_it_may_not_be_deleted_any_more() -> Result<()> {
         assert!(done.stopped);
         (known, done.deleted)
     });
-    assert_eq!(deleted, known / 3 * 2, "what was refused last stays too");
+    assert_eq!(deleted, known / 3 * 2, "not exactly the two allowed batches were deleted");
     assert_eq!(datagrams(&ns.run(entries)), before - deleted);
     drop(open);
     Ok(())
@@ -144,7 +144,7 @@ fn entries_go_while_others_come_and_go() -> Result<()> {
             assert!(left.flows.iter().all(|flow| flow.reply.protocol != UDP), "{:?}", left.flows.first());
             rounds += 1;
         }
-        assert!(churn.finish().unwrap()[0] > 0, "nothing came and went");
+        assert!(churn.finish().unwrap()[0] > 0, "no other entry came or went");
         assert!(rounds > 1);
     });
     Ok(())
@@ -167,8 +167,9 @@ fn one_filter_costs_less_than_a_dump() -> Result<()> {
             let done = delete(&backends, Protocols::Datagrams, by_filter, |_| true);
             (done, thread_time().unwrap() - start)
         };
-        // In turns, and the least of each: what others do on the machine only adds to it.
-        let (mut dump, mut filter) = (Duration::MAX, Duration::MAX);
+        // The two ways take turns, and the least time of each counts, since other work on the machine only adds time.
+        let mut dump = Duration::MAX;
+        let mut filter = Duration::MAX;
         for round in 0..ROUNDS {
             let (dumped, took) = timed(2 * round + 1, BY_DUMP);
             assert_eq!(dumped.deleted, 2_000);

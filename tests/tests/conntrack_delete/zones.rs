@@ -1,4 +1,4 @@
-//! Deletion in one zone alone: the same addresses and ports in another zone are another flow's.
+//! Deletion in one zone only: an entry with the same addresses and ports in another zone belongs to another flow.
 use anyhow::Result;
 use nodefence::conntrack::{ByFilter, Conntrack, Family, Flow, Protocols, Zone};
 
@@ -7,7 +7,7 @@ use super::{
     tracked, udp,
 };
 
-/// A tenant has the same addresses and ports in a zone of its own, or a zone for one direction alone.
+/// Deletes in one zone, while a tenant has the same addresses and ports in another zone, or in a zone for one direction only.
 fn one_zone_alone(label: &str, by_filter: ByFilter) -> Result<()> {
     for (ours, other) in [(0, ZONE), (ZONE, 0)] {
         let ns = tracked(label)?;
@@ -23,7 +23,7 @@ fn one_zone_alone(label: &str, by_filter: ByFilter) -> Result<()> {
                     "conntrack -I -p udp -s {from} -d {pod} --sport 4000 --dport 53 --timeout 600 {zone}"
                 ))?;
             }
-            // In 42, and for one direction in 43 and in 44.
+            // These flows are in zone 42, and for one direction in 43 and in 44.
             ns.run(move || {
                 udp(ip(pod), 7_000..7_002);
                 udp(ip(pod), 7_100..7_102);
@@ -36,20 +36,28 @@ fn one_zone_alone(label: &str, by_filter: ByFilter) -> Result<()> {
             flow.zone == at_home && [V4, V6].iter().any(|all| is_of(flow, *all, Protocols::Datagrams))
         };
         let (dead, left): (Vec<Flow>, Vec<Flow>) = before.iter().partition(gone);
-        // SCTP to pod and host, UDP to the pod, and what was sent in the zone.
+        // SCTP to the pod and to the host, UDP to the pod, and in zone 42 two datagrams too.
         assert_eq!(dead.len(), 2 * if ours == 0 { 3 } else { 5 }, "{before:?}");
         let same = |flow: &Flow| {
             let zone = if other == 0 { None } else { Some(Zone::Both(other)) };
             left.iter().any(|one| one.zone == zone && (one.orig, one.reply) == (flow.orig, flow.reply))
         };
-        assert_eq!(dead.iter().filter(|flow| same(flow)).count(), 6, "the same in another zone");
+        assert_eq!(
+            dead.iter().filter(|flow| same(flow)).count(),
+            6,
+            "not each of six entries has its like in the other zone"
+        );
         let listed = ns.run(move || {
             let mut conntrack = Conntrack::open(ours).unwrap();
             let reply = dead_udp(&mut conntrack);
             let found = conntrack.by_reply(&reply.reply).unwrap();
             assert_eq!(found.map(|flow| flow.zone), Some(reply.zone));
             let done = delete_in(ours, &flagged(&[V4, V6]), Protocols::Datagrams, by_filter, |_| true);
-            assert_eq!(conntrack.by_reply(&reply.reply).unwrap(), None, "that of the other zone is not ours");
+            assert_eq!(
+                conntrack.by_reply(&reply.reply).unwrap(),
+                None,
+                "the entry of the other zone was found"
+            );
             done
         });
         assert_eq!(names(&ns.run(entries)), names(&left), "zone {ours}: {listed:?}");

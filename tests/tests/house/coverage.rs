@@ -1,4 +1,4 @@
-//! The tests that `docs/coverage.md` names are there.
+//! Each test that `docs/coverage.md` names exists.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::modules::Crate;
 
-/// The names of tests among the words in backticks of a page: file, modules and test, as the runner names them.
+/// The names of tests that a page has in backticks. A name is file, modules and test, as the runner prints it.
 fn named(page: &str) -> BTreeSet<&str> {
     page.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).collect()
 }
 
-/// Whether a file of `tests/tests` has a function of this name, written there or made by `each_topology`.
+/// Whether a file of `tests/tests` has a function of this name, either written there or made by `each_topology`.
 fn is_there(path: &str) -> Result<bool> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (file, rest) = path.split_once("::").context("no name of a test")?;
@@ -34,8 +34,8 @@ fn is_there(path: &str) -> Result<bool> {
 fn each_test_that_the_page_on_coverage_names_is_there() -> Result<()> {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/coverage.md"))?;
     let named = named(&page);
-    // Else the page names them otherwise by now.
-    ensure!(named.len() > 40, "only {named:?}");
+    // Fewer names mean that the page names tests in another way now.
+    ensure!(named.len() > 40, "docs/coverage.md names only {named:?}");
     let mut missing = Vec::new();
     for path in named {
         if !is_there(path)? {
@@ -60,7 +60,7 @@ fn a_test_is_found_by_its_file_modules_and_name() -> Result<()> {
     for path in [
         "gone::vxlan",
         "net_cut::vlan_that_is_gone",
-        // The file is not made of each topology.
+        // `challenge_idle` does not use `each_topology`.
         "challenge_idle::vxlan",
         "kube_hang::clients_go_on",
         "net_rescue::gone::without_services_it_is_as_before",

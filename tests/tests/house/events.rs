@@ -1,4 +1,5 @@
-//! The keys of the log's lines: each call names its event, and `docs/log.md` lists exactly what the code has. And no text tells anybody to end processes by their name.
+//! The events of the log: each call names its event, and `docs/log.md` lists exactly the events that the code has. Besides, no text tells a reader to end
+//! processes by their name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,17 +21,17 @@ use crate::{
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// The other keys of a line in JSON, which a field must not be called.
+/// The other keys of a line in JSON. No field may have such a name.
 const TAKEN: [&str; 7] = ["timestamp", "level", "target", "message", "span", "spans", "event"];
 
-/// A kind of line: at which levels it is logged, and with which fields.
+/// A kind of line: the levels at which it is logged, and its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Kind {
     levels: BTreeSet<String>,
     fields: BTreeSet<String>,
 }
 
-/// The kinds of a file's calls, and what is wrong with any.
+/// The kinds of lines that a file logs, and the faults of its calls.
 #[derive(Default)]
 struct Calls {
     kinds: BTreeMap<String, Kind>,
@@ -44,7 +45,7 @@ impl Calls {
         Ok(this)
     }
 
-    /// The calls among tokens that are no syntax tree.
+    /// Finds calls among tokens that are no syntax tree, as in a macro.
     fn tokens(&mut self, mut at: Cursor<'_>) {
         while !at.eof() {
             at = if let Some((word, behind)) = at.ident() {
@@ -68,7 +69,7 @@ impl Calls {
 
     fn call(&mut self, name: &str, arguments: Cursor<'_>) {
         if name == "event" {
-            self.wrong.push("event!: one of the levels' own macros is to be used".to_owned());
+            self.wrong.push("event!: use the macro of a level, as `info!`".to_owned());
         }
         if !LEVELS.contains(&name) {
             return self.tokens(arguments);
@@ -78,7 +79,7 @@ impl Calls {
             let fields: Vec<String> = fields.into_iter().collect();
             return self.wrong.push(format!("{name}!({}): no `event = \"..\"`", fields.join(", ")));
         };
-        let is_kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_kebab = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
         if event.is_empty() || !event.chars().all(is_kebab) {
             self.wrong.push(format!("{event}: expected small letters, digits and `-`"));
         }
@@ -91,9 +92,10 @@ impl Calls {
     }
 }
 
-/// The event of a call with these arguments, and its other fields. What comes behind the message is put into that.
+/// The event of a call with these arguments, and its other fields. Arguments behind the message are inserted into it, and are no fields.
 fn fields(mut at: Cursor<'_>) -> (Option<String>, BTreeSet<String>) {
-    let (mut event, mut fields) = (None, BTreeSet::new());
+    let mut event = None;
+    let mut fields = BTreeSet::new();
     while !at.eof() {
         if at.literal().is_some() {
             break;
@@ -118,7 +120,7 @@ fn fields(mut at: Cursor<'_>) -> (Option<String>, BTreeSet<String>) {
         } else if !name.is_empty() {
             fields.insert(name);
         }
-        // On to the next.
+        // Skip to the next argument.
         while let Some((token, behind)) = at.token_tree() {
             at = behind;
             if token.to_string() == "," {
@@ -153,11 +155,13 @@ fn listed(page: &str) -> Result<BTreeMap<String, Kind>> {
     };
     for row in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let [_, event, levels, fields, meaning, _] = cells[..] else { anyhow::bail!("no row: {row}") };
-        ensure!(!meaning.is_empty(), "it says nothing: {row}");
+        let [_, event, levels, fields, meaning, _] = cells[..] else {
+            anyhow::bail!("expected four cells: {row}")
+        };
+        ensure!(!meaning.is_empty(), "a row without a meaning: {row}");
         let event = event.trim_matches('`').to_owned();
         let kind = Kind { levels: words(levels), fields: words(fields) };
-        ensure!(kinds.insert(event, kind).is_none(), "it stands twice: {row}");
+        ensure!(kinds.insert(event, kind).is_none(), "a second row for one event: {row}");
     }
     Ok(kinds)
 }
@@ -179,7 +183,8 @@ fn each_line_of_the_log_names_its_event_and_the_page_lists_these() -> Result<()>
         let of = Crate::read(Path::new(root), &|file| fs::read_to_string(workspace.join(file)).ok())?;
         files.extend(of.modules.into_iter().map(|module| module.file));
     }
-    let (mut kinds, mut wrong) = (BTreeMap::<String, Kind>::new(), Vec::new());
+    let mut kinds = BTreeMap::<String, Kind>::new();
+    let mut wrong = Vec::new();
     for file in &files {
         let calls = Calls::of(&fs::read_to_string(workspace.join(file))?)?;
         wrong.extend(calls.wrong.into_iter().map(|wrong| format!("{}: {wrong}", file.display())));
@@ -249,7 +254,7 @@ fn whatever_logs_is_found_with_its_level_and_fields() -> Result<()> {
     Ok(())
 }
 
-/// A reader who pastes that command ends every process of that name, the agents of other namespaces too.
+/// A command that ends processes by their name also ends the agents of other namespaces.
 #[test]
 fn no_text_ends_processes_by_their_name() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -268,7 +273,7 @@ fn no_text_ends_processes_by_their_name() -> Result<()> {
     for file in found.files.iter().chain(&pages) {
         let text = fs::read_to_string(workspace.join(file))?;
         let by_name = ["pkill", "killall"].into_iter().find(|word| text.contains(word));
-        ensure!(by_name.is_none(), "{}: {by_name:?}", file.display());
+        ensure!(by_name.is_none(), "{}: has {by_name:?}", file.display());
     }
     Ok(())
 }

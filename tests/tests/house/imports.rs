@@ -1,6 +1,6 @@
-//! Which file imports what of which other one, and the circles among them.
+//! Which file imports which names from which other file, and the circles of such imports.
 //!
-//! A path counts to the file that defines its last item, whichever module re-exports that. A path that ends at a module is no import.
+//! A path counts to the file that defines its last item, also if another module re-exports that item. A path that ends at a module is no import.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,17 +9,17 @@ use std::{
 
 use crate::modules::Crate;
 
-/// From a file to another one: what it imports of that.
+/// For each file and each other file: the names that the first imports from the second.
 pub(crate) type Edges = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
 /// The target of a path.
 enum Target {
     Module(usize),
-    /// Of a module.
+    /// A module and the name of its item.
     Item(usize, String),
 }
 
-/// Names whose imports were followed.
+/// The names whose imports were followed already.
 type Followed = BTreeSet<(usize, String)>;
 
 /// All imports between the files of a crate.
@@ -43,7 +43,7 @@ pub(crate) fn edges(of: &Crate) -> Edges {
     edges
 }
 
-/// The target of a path in a module; nothing where it leads out of the crate.
+/// The targets of a path in a module. Empty if the path leads out of the crate.
 fn end(of: &Crate, at: usize, words: &[String], followed: &mut Followed) -> Vec<Target> {
     let mut found: Option<Vec<Target>> = None;
     for word in words {
@@ -79,7 +79,7 @@ fn above(of: &Crate, before: &[Target]) -> Vec<Target> {
     before.iter().filter_map(parent).collect()
 }
 
-/// The target of a name in the items that were found before.
+/// The targets of a name below the targets that were found before.
 fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -> Vec<Target> {
     let mut found = Vec::new();
     for target in &before {
@@ -93,7 +93,7 @@ fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -
         return found;
     }
     let of_it = |target: Target| match target {
-        // A type's associated items count to the type.
+        // An associated item counts to its type.
         Target::Item(..) => Some(target),
         Target::Module(at) => {
             let module = &of.modules[at];
@@ -104,7 +104,7 @@ fn below(of: &Crate, before: Vec<Target>, name: &str, followed: &mut Followed) -
     before.into_iter().filter_map(of_it).collect()
 }
 
-/// The target of a name in a module.
+/// The targets of a name in a module.
 fn named(of: &Crate, at: usize, name: &str, followed: &mut Followed) -> Vec<Target> {
     let module = &of.modules[at];
     let mut found: Vec<Target> =
@@ -115,7 +115,7 @@ fn named(of: &Crate, at: usize, name: &str, followed: &mut Followed) -> Vec<Targ
     if at == 0 {
         found.extend(of.exported.get(name).map(|there| Target::Item(*there, name.to_owned())));
     }
-    // `use x::x` leads to `x` again.
+    // `use x::x` leads to the same name again.
     if !followed.insert((at, name.to_owned())) {
         return found;
     }
@@ -134,7 +134,7 @@ fn named(of: &Crate, at: usize, name: &str, followed: &mut Followed) -> Vec<Targ
     found
 }
 
-/// The macro of a module above that a call means: it needs no import.
+/// The macro that a call means, if a module above defines it. Such a macro needs no import.
 fn macro_above(of: &Crate, at: usize, words: &[String]) -> Option<Target> {
     let [name] = words else { return None };
     let mut above = of.modules[at].calls.contains(name).then_some(of.modules[at].parent)?;
@@ -147,7 +147,7 @@ fn macro_above(of: &Crate, at: usize, words: &[String]) -> Option<Target> {
     None
 }
 
-/// The text on each circle: its files, and their imports of each other.
+/// A text for each circle: its files, and their imports of each other.
 pub(crate) fn circles(edges: &Edges) -> Vec<String> {
     let tell = |circle: BTreeSet<&Path>| {
         let mut text = format!("{} files import each other in a circle:", circle.len());
@@ -162,7 +162,7 @@ pub(crate) fn circles(edges: &Edges) -> Vec<String> {
     groups(edges).into_iter().map(tell).collect()
 }
 
-/// Files from each of which each other one of the group is reached.
+/// Groups of files in which each file reaches each other one by imports.
 fn groups(edges: &Edges) -> BTreeSet<BTreeSet<&Path>> {
     let mut next: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
     for (from, to) in edges.keys() {
@@ -182,7 +182,8 @@ fn groups(edges: &Edges) -> BTreeSet<BTreeSet<&Path>> {
 }
 
 fn reach<'a>(next: &BTreeMap<&'a Path, Vec<&'a Path>>, from: &'a Path) -> BTreeSet<&'a Path> {
-    let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
     while let Some(file) = open.pop() {
         for other in next.get(file).into_iter().flatten() {
             if reached.insert(*other) {

@@ -1,5 +1,5 @@
-//! How the workspace's files hang together: no two of a crate import each other in a circle, the agent's threads and tasks begin in one of them, and
-//! the pages on coverage, on the log and on warnings say what is there. What verbs print stands in golden files.
+//! Rules for the workspace's sources. No two files of a crate import each other in a circle. One file begins the agent's threads and tasks. The pages on
+//! coverage, on the log and on warnings fit the code. Golden files have all texts that verbs print.
 
 mod coverage;
 mod events;
@@ -21,7 +21,7 @@ use imports::{Edges, circles, edges};
 use modules::Crate;
 use spawns::{begins, names};
 
-/// The workspace's packages, and all that is written in Rust.
+/// The workspace's packages, and all Rust files.
 #[derive(Default)]
 struct Found {
     packages: Vec<PathBuf>,
@@ -29,7 +29,7 @@ struct Found {
 }
 
 impl Found {
-    /// Takes what is below a folder of the workspace, but for what cargo built and what is hidden.
+    /// Adds what is below a folder of the workspace, except for hidden folders and cargo's `target`.
     fn below(&mut self, workspace: &Path, folder: &Path) -> Result<()> {
         let at = workspace.join(folder);
         for entry in fs::read_dir(&at).with_context(|| format!("cannot read {}", at.display()))? {
@@ -49,14 +49,14 @@ impl Found {
         Ok(())
     }
 
-    /// The files that cargo takes for crates' roots.
+    /// The files that cargo compiles as roots of crates.
     fn roots(&self) -> impl Iterator<Item = &PathBuf> {
         let of_package = |file: &Path, package: &PathBuf| file.strip_prefix(package).is_ok_and(is_root);
         self.files.iter().filter(move |file| self.packages.iter().any(|package| of_package(file, package)))
     }
 }
 
-/// Whether a file of a package is a crate's root.
+/// Whether a path within a package is a crate's root.
 fn is_root(file: &Path) -> bool {
     let parts: Vec<&str> = file.iter().filter_map(OsStr::to_str).collect();
     matches!(
@@ -75,7 +75,8 @@ fn no_two_files_of_a_crate_import_each_other_in_a_circle() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Found::default();
     found.below(&workspace, Path::new(""))?;
-    let (mut read, mut wrong) = (BTreeSet::new(), Vec::new());
+    let mut read = BTreeSet::new();
+    let mut wrong = Vec::new();
     for root in found.roots() {
         let of = Crate::read(root, &|file| fs::read_to_string(workspace.join(file)).ok())?;
         wrong.extend(circles(&edges(&of)).into_iter().map(|circle| format!("{}: {circle}", root.display())));
@@ -84,9 +85,10 @@ fn no_two_files_of_a_crate_import_each_other_in_a_circle() -> Result<()> {
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Otherwise a circle may lie where the test does not look.
+    // A file that the test did not read may hide a circle.
     for file in &found.files {
-        ensure!(read.contains(&fs::canonicalize(workspace.join(file))?), "{}: of no crate", file.display());
+        let is_read = read.contains(&fs::canonicalize(workspace.join(file))?);
+        ensure!(is_read, "{}: no crate has this file as a module", file.display());
     }
     Ok(())
 }
@@ -108,10 +110,11 @@ fn told(files: &[(&str, &str)]) -> Result<Vec<String>> {
 #[test]
 fn a_circle_is_told_with_its_edges_and_names() -> Result<()> {
     let root = ("lib.rs", "mod a; mod b; mod c; mod d;");
-    let (b, c) = (("b.rs", "use super::c::{C, other as o};"), ("c.rs", "pub struct C; pub fn other() {}"));
+    let b = ("b.rs", "use super::c::{C, other as o};");
+    let c = ("c.rs", "pub struct C; pub fn other() {}");
     let a = ("a.rs", "use crate::b::B; pub fn a(_: B) {}");
     let d = ("d.rs", "use crate::a::a;");
-    assert_eq!(told(&[root, a, b, c, d])?.len(), 0, "it is no circle yet");
+    assert_eq!(told(&[root, a, b, c, d])?.len(), 0, "a circle is reported where there is none");
     let b = ("b.rs", "use super::c::{C, other as o}; pub struct B(C);");
     let c = ("c.rs", "pub struct C; pub fn other() { crate::a::a(todo!()) }");
     let expected = "3 files import each other in a circle:\n  a.rs -> b.rs: B\n  b.rs -> c.rs: C, other\n  c.rs -> a.rs: a";
@@ -132,7 +135,7 @@ fn a_child_that_imports_from_its_parent_counts() -> Result<()> {
     assert_eq!(told(&[("lib.rs", "mod a;"), hands_on, child])?.len(), 0);
     let both = ("a/mod.rs", "mod child; pub use child::run; pub const LIMIT: u8 = 1; fn all() { run(); }");
     assert_eq!(told(&[("lib.rs", "mod a;"), both, child])?, [expected]);
-    // And a declaration is no import.
+    // A declaration is no import.
     let declares = ("a/mod.rs", "mod child; pub const LIMIT: u8 = 1;");
     assert_eq!(told(&[("lib.rs", "mod a;"), declares, child])?.len(), 0);
     Ok(())
@@ -194,7 +197,7 @@ fn macros_count_with_and_without_an_import() -> Result<()> {
             "2 files import each other in a circle:\n  a/child.rs -> a.rs: say\n  a.rs -> a/child.rs: Child";
         assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?, [expected], "{a}");
     }
-    // An exported macro is the root's.
+    // An exported macro belongs to the root, and counts to the file that defines it.
     let a = "#[macro_export] macro_rules! say { () => {}; } mod child; use child::Child;";
     let child = ("a/child.rs", "use crate::say; pub struct Child;");
     assert_eq!(told(&[("lib.rs", "mod a;"), ("a.rs", a), child])?.len(), 1);
@@ -255,28 +258,29 @@ fn files_are_found_where_rustc_finds_them() -> Result<()> {
     Ok(())
 }
 
-/// The roots of what the agent is made of, and the one file of it that begins threads and tasks.
+/// The roots of the agent's crates.
 const ROOTS: [&str; 4] = [
     "dataplane-user/src/lib.rs",
     "dataplane-user/src/main.rs",
     "dataplane-user/core/src/lib.rs",
     "dataplane-user/kernel/src/lib.rs",
 ];
+/// The file that begins the agent's threads and tasks.
 const CREW: &str = "dataplane-user/src/agent/threads.rs";
 
-/// Other files that begin threads, and why these threads need no watching.
+/// Other files that begin threads, and why nobody needs to watch these threads.
 const BESIDES: [(&str, &str); 3] = [
     (
         "dataplane-user/kernel/src/dataplane/challenge/inject.rs",
-        "scoped: whoever begins them waits for them; what one of them did not inject is counted so",
+        "scoped: the caller waits for them, and counts each packet that one of them did not inject",
     ),
     (
         "dataplane-user/kernel/src/dataplane/probe.rs",
-        "each needs a network namespace of its own; whoever begins it waits for it, and its panic is a finding that failed",
+        "each needs a network namespace of its own; the caller waits for it, and takes its panic as a failed finding",
     ),
     (
         "dataplane-user/src/cli/log.rs",
-        "after the agent's end: what waits for the last lines of the log may wait for ever, and the process ends without it",
+        "it waits for the last lines of the log after the agent's end; it may wait for ever, and the process ends all the same",
     ),
 ];
 
@@ -288,7 +292,9 @@ fn threads_and_tasks_of_the_agent_begin_in_one_file_and_bear_names() -> Result<(
         let of = Crate::read(Path::new(root), &|file| fs::read_to_string(workspace.join(file)).ok())?;
         files.extend(of.modules.into_iter().map(|module| module.file));
     }
-    let (mut beginning, mut wrong, mut named) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+    let mut beginning = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let mut named = BTreeSet::new();
     for file in &files {
         let text = fs::read_to_string(workspace.join(file))?;
         let begins = begins(&text)?;
@@ -300,12 +306,16 @@ fn threads_and_tasks_of_the_agent_begin_in_one_file_and_bear_names() -> Result<(
         }
         named.extend(names(&text)?);
     }
-    ensure!(wrong.is_empty(), "begin threads or tasks, which {CREW} alone does:\n{}", wrong.join("\n"));
+    ensure!(
+        wrong.is_empty(),
+        "these files begin threads or tasks, which only {CREW} may do:\n{}",
+        wrong.join("\n")
+    );
     let may = BESIDES.iter().map(|(file, _)| *file).chain([CREW]).map(PathBuf::from).collect();
-    ensure!(beginning == may, "of {may:?} only {beginning:?} begin any");
-    // `ps` shows so much of a thread's name.
+    ensure!(beginning == may, "of {may:?} only {beginning:?} begin threads or tasks");
+    // The kernel cuts a thread's name at 15 bytes, so `ps` shows no more.
     let long: Vec<&String> = named.iter().filter(|name| name.len() > 15).collect();
-    ensure!(long.is_empty(), "longer than 15 bytes: {long:?}");
+    ensure!(long.is_empty(), "names of threads longer than 15 bytes: {long:?}");
     ensure!(["verdicts", "routes", "audit", "api"].iter().all(|name| named.contains(*name)), "{named:?}");
     Ok(())
 }

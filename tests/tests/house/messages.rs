@@ -1,4 +1,5 @@
-//! Each text that a verb may print, or the agent refuses a request with, stands in a golden file of `dataplane-user/src/cli/golden/`; help stands in `docs/cli.md`, and what schemas say in `docs/schema/`.
+//! A golden file of `dataplane-user/src/cli/golden/` has each text that a verb may print, and each text with which the agent refuses a request. `docs/cli.md`
+//! has the help, and `docs/schema/` the texts of schemas.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use crate::modules::{visit_program_impl_item, visit_program_item};
 
 const GOLDEN: &str = "dataplane-user/src/cli/golden";
 
-/// What is printed for people, or tells a verb that it was refused.
+/// The sources whose texts are printed for people, or are the agent's refusals.
 const PRINTED: [&str; 6] = [
     "dataplane-user/src/cli",
     "dataplane-user/src/doctor",
@@ -26,19 +27,19 @@ const PRINTED: [&str; 6] = [
     "dataplane-user/core/src/cluster/file/error.rs",
 ];
 
-/// Texts that cannot be printed, and why not.
+/// Texts that are never printed, and why.
 const NEVER: [(&str, &str); 2] = [
     ("no such kind", "clap has refused it by the list of names"),
     ("make text of the rows", "a row has no value that JSON or YAML lacks"),
 ];
 
-/// The log's own macros: docs/log.md has their events, and no verb prints them.
+/// The macros of the log. `docs/log.md` has their events, and no verb prints their texts.
 const LOG: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// The longest part of each text: what stands between values that are put in, and has two words at least.
+/// The texts of a source. Of each text counts the longest part between two inserted values, if that part has at least two words.
 #[derive(Default)]
 struct Texts {
-    /// With the text as the source has it.
+    /// The literal as the source has it, and its longest part.
     found: Vec<(String, String)>,
 }
 
@@ -51,7 +52,7 @@ impl Texts {
 
     fn text(&mut self, literal: &LitStr) {
         let longest = longest(&literal.value());
-        if longest.contains(' ') && longest.chars().filter(|c| c.is_alphabetic()).count() >= 6 {
+        if longest.contains(' ') && longest.chars().filter(|letter| letter.is_alphabetic()).count() >= 6 {
             self.found.push((literal.token().to_string(), longest));
         }
     }
@@ -64,7 +65,7 @@ impl Texts {
                 }
                 at = behind;
             } else if let Some((inside, _, _, behind)) = at.any_group() {
-                // A comment is for whoever reads the code.
+                // A doc comment is an attribute, and is not printed.
                 let is_comment =
                     inside.ident().is_some_and(|(name, rest)| name == "doc" && rest.punct().is_some());
                 if !is_comment {
@@ -92,7 +93,7 @@ impl<'ast> Visit<'ast> for Texts {
         self.text(literal);
     }
 
-    /// Of attributes only what thiserror prints.
+    /// Only the attributes whose text thiserror prints.
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
         if let Meta::List(list) = &attribute.meta
             && list.path.is_ident("error")
@@ -109,14 +110,15 @@ impl<'ast> Visit<'ast> for Texts {
     }
 }
 
-/// White space as one blank: columns and lines are no matter.
+/// The text with each run of white space as one blank, so that columns and line breaks do not count.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The longest part of a text that holds no value.
 fn longest(text: &str) -> String {
-    let (mut parts, mut depth) = (vec![String::new()], 0);
+    let mut parts = vec![String::new()];
+    let mut depth = 0;
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
         match letter {
@@ -129,7 +131,7 @@ fn longest(text: &str) -> String {
                 depth -= 1;
                 parts.push(String::new());
             }
-            // An escape sequence is a colour.
+            // An escape sequence sets a colour, and ends a part.
             '\u{1b}' => parts.push(String::new()),
             _ if depth <= 0 => parts.last_mut().expect("one").push(letter),
             _ => {}
@@ -138,7 +140,7 @@ fn longest(text: &str) -> String {
     parts.iter().map(|part| words(part)).max_by_key(String::len).unwrap_or_default()
 }
 
-/// The texts of a file that stand in no golden one, with their lines.
+/// The texts of a source that no golden file has, with their lines.
 fn missing(source: &str, golden: &str) -> Result<Vec<(usize, String)>> {
     let mut missing = Vec::new();
     for (written, longest) in Texts::of(source)?.found {
@@ -160,7 +162,7 @@ fn files(workspace: &Path, at: &Path, ending: &str, into: &mut Vec<PathBuf>) -> 
     for entry in fs::read_dir(&full).with_context(|| at.display().to_string())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Files of tests and what is below `golden` print nothing.
+        // Tests and the files below `golden` print nothing.
         let is_test = name.ends_with("tests.rs")
             || ["tests", "golden.rs", "reference.rs", "sample.rs", "schemas.rs"].contains(&name.as_str());
         if entry.file_type()?.is_dir() && !is_test && at != Path::new(GOLDEN) {
@@ -183,7 +185,7 @@ fn each_text_of_the_command_line_stands_in_a_golden_file() -> Result<()> {
     for page in pages {
         golden += &fs::read_to_string(workspace.join(page))?;
     }
-    // What is set in stands between fences in the page.
+    // The page has examples between fences, which are no part of a text.
     let golden = words(&golden.lines().filter(|line| *line != "```").collect::<Vec<_>>().join("\n"));
     let mut sources = Vec::new();
     for at in PRINTED {

@@ -1,6 +1,6 @@
-//! A crate's modules, as its files declare them: what each defines and imports, and every path that it names.
+//! A crate's modules as its files declare them: what each module defines and imports, and every path that it names.
 //!
-//! The code's syntax says all of it. What is `cfg(test)` is left out where it is a module, an item or a method.
+//! Only the syntax of the code is read. Modules, items and methods that are `cfg(test)` are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,19 +16,19 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Gives a file's text, where there is such a file.
+/// Gives the text of a file, if there is such a file.
 pub(crate) type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// A path as it stands in the code, word by word.
+/// A path as the code has it, word by word.
 pub(crate) type Words = Vec<String>;
 
-/// A crate; the first of its modules is the root.
+/// A crate. The first of its modules is the root.
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) modules: Vec<Module>,
-    /// Macros that are marked `macro_export`, which the root has: where they are defined.
+    /// Macros that are marked `macro_export`, which belong to the root, and the modules that define them.
     pub(crate) exported: BTreeMap<String, usize>,
-    /// Files that tests alone are made of.
+    /// Files that only tests use.
     for_tests: BTreeSet<PathBuf>,
 }
 
@@ -40,28 +40,28 @@ pub(crate) struct Module {
     pub(crate) children: BTreeMap<String, usize>,
     /// The items that the module defines itself, without those inside a function or an `impl`.
     pub(crate) items: BTreeSet<String>,
-    /// Macros among it: the modules below have them without an import.
+    /// The macros among `items`. The modules below have them without an import.
     pub(crate) macros: BTreeSet<String>,
-    /// Whether a macro makes items here, whose names are unknown.
+    /// Whether a macro makes items here. Their names are unknown.
     pub(crate) generated: bool,
-    /// Names by `use`, and what they stand for.
+    /// The names that `use` brings in, and the paths for which they stand.
     pub(crate) imports: BTreeMap<String, Vec<Words>>,
     /// `use x::*`.
     pub(crate) globs: Vec<Words>,
-    /// Every path that it names. What it hands on of others (`pub use`) is none.
+    /// Every path that the module names. A re-export (`pub use`) does not count.
     pub(crate) paths: BTreeSet<Words>,
-    /// The macros among those of one word.
+    /// The calls of macros among the paths of one word.
     pub(crate) calls: BTreeSet<String>,
 }
 
-/// The place of a module, and of those below it.
+/// The file of a module, and the folder of the modules below it.
 struct Place {
     file: PathBuf,
     folder: PathBuf,
 }
 
 impl Place {
-    /// Of a file that has its children beside it: a crate's root, and what `#[path]` leads to.
+    /// The place of a file whose children are beside it: a crate's root, or a file that `#[path]` names.
     fn beside(file: PathBuf) -> Self {
         let folder = file.parent().map(Path::to_owned).unwrap_or_default();
         Self { file, folder }
@@ -74,7 +74,7 @@ impl Crate {
         Self::at(Place::beside(root.to_owned()), read)
     }
 
-    /// All files that it is made of.
+    /// All files of the crate.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         self.modules.iter().map(|module| &module.file).chain(&self.for_tests).cloned().collect()
     }
@@ -142,7 +142,7 @@ impl Crate {
     }
 }
 
-/// The place of a module that `file` declares; the modules below that one are in `folder`.
+/// The place of a module that `file` declares. The children of `file` are in `folder`.
 fn place(file: &Path, folder: &Path, module: &ItemMod, read: Read<'_>) -> Place {
     if let Some(path) = module.attrs.iter().find_map(path_of) {
         return Place::beside(Place::beside(file.to_owned()).folder.join(path));
@@ -165,14 +165,14 @@ fn path_of(attribute: &Attribute) -> Option<String> {
     }
 }
 
-/// Goes into an item, unless it is for tests.
+/// Visits the parts of an item, unless the item is for tests.
 pub(crate) fn visit_program_item<'ast>(visitor: &mut impl Visit<'ast>, item: &'ast Item) {
     if !is_for_tests(attributes(item)) {
         visit::visit_item(visitor, item);
     }
 }
 
-/// Goes into an item of an `impl`, unless it is a method for tests.
+/// Visits the parts of an item of an `impl`, unless it is a method for tests.
 pub(crate) fn visit_program_impl_item<'ast>(visitor: &mut impl Visit<'ast>, item: &'ast ImplItem) {
     match item {
         ImplItem::Fn(method) if is_for_tests(&method.attrs) => {}
@@ -243,7 +243,7 @@ impl Module {
         self.items.insert(name.to_string());
     }
 
-    /// Takes what a `use` names behind `before`.
+    /// Adds the names that a `use` has behind the path `before`.
     fn import(&mut self, tree: &UseTree, before: &[String], handed_on: bool) {
         let with = |word: &Ident| -> Words { [before, &[word.to_string()]].concat() };
         match tree {
@@ -253,7 +253,7 @@ impl Module {
                     self.import(tree, before, handed_on);
                 }
             }
-            // `x::{self}` is called `x`.
+            // `x::{self}` brings in the name `x`.
             UseTree::Name(part) if part.ident == "self" => {
                 self.name(before.last().cloned().unwrap_or_default(), with(&part.ident), handed_on);
             }
@@ -282,13 +282,15 @@ struct Paths<'a> {
 }
 
 impl Paths<'_> {
-    /// Takes those among tokens that are no syntax tree: of a macro, or of an attribute, where texts may be paths as well.
+    /// Adds the paths among tokens that are no syntax tree, as in a macro or an attribute. In an attribute a text may be a path too.
     fn tokens(&mut self, mut at: Cursor<'_>, in_attribute: bool) {
-        // How many dots and how many colons stand right before: `a.b` is a field where `0..b` is none, and `<a>::b` is no path of its own.
-        let (mut dots, mut colons) = (0, 0);
+        // The number of dots and of colons right before a word. In `a.b` the word `b` is a field, in `0..b` it is a path, and in `<a>::b` it is no path of its own.
+        let mut dots = 0;
+        let mut colons = 0;
         while !at.eof() {
             let before = (dots, colons);
-            (dots, colons) = (0, 0);
+            dots = 0;
+            colons = 0;
             at = if let Some((first, behind)) = at.ident() {
                 let (words, behind) = path(&first, behind);
                 if before.0 != 1 && before.1 != 2 {
@@ -323,7 +325,7 @@ impl Paths<'_> {
     }
 }
 
-/// The path that begins with this word, and what stands behind it.
+/// The path that begins with this word, and the tokens behind the path.
 fn path<'a>(first: &Ident, mut at: Cursor<'a>) -> (Words, Cursor<'a>) {
     let mut words = vec![first.to_string()];
     while let Some((word, behind)) = behind(at, ':').and_then(|at| behind(at, ':')).and_then(Cursor::ident) {
@@ -333,18 +335,18 @@ fn path<'a>(first: &Ident, mut at: Cursor<'a>) -> (Words, Cursor<'a>) {
     (words, at)
 }
 
-/// The rest of the text behind a sign, where that sign comes next.
+/// The tokens behind a sign, if that sign comes next.
 fn behind(at: Cursor<'_>, wanted: char) -> Option<Cursor<'_>> {
     let (sign, behind) = at.punct()?;
     (sign.as_char() == wanted).then_some(behind)
 }
 
-/// Whether what comes next makes a macro's call of the word before it.
+/// Whether the next tokens make the word before them a macro's call.
 fn is_call(at: Cursor<'_>) -> bool {
     behind(at, '!').and_then(Cursor::any_group).is_some()
 }
 
-/// The path that a text is: `with = "values::seconds"`.
+/// The path in a text, as in `with = "values::seconds"`. `None` if the text is no path.
 fn path_in(literal: &str) -> Option<Words> {
     let text = literal.strip_prefix('"')?.strip_suffix('"')?;
     let is_word =
@@ -391,7 +393,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
         match &attribute.meta {
-            // The attribute's own name is none of ours.
+            // The name of an attribute is no path of this crate.
             Meta::Path(_) => {}
             Meta::List(list) => self.tokens(TokenBuffer::new2(list.tokens.clone()).begin(), true),
             Meta::NameValue(pair) => self.visit_expr(&pair.value),

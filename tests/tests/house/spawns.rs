@@ -1,4 +1,4 @@
-//! What begins a thread or a task in a file, by whatever name it is called, and what those are named that begin in the right way.
+//! Finds the calls in a file that begin threads or tasks, under any name, and the names of the threads and tasks that `Crew` begins.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use syn::{
 
 use crate::modules::{Crate, visit_program_impl_item, visit_program_item};
 
-/// Functions and methods that begin one.
+/// Functions and methods that begin a thread or a task.
 const CALLS: [&str; 5] = ["spawn", "spawn_blocking", "spawn_local", "spawn_on", "spawn_blocking_on"];
 
-/// Imports that only such files need.
+/// Types that only files that begin threads or tasks need.
 const TYPES: [&str; 4] = ["JoinSet", "TaskTracker", "LocalSet", "Runtime"];
 
-/// `Builder` of these, and of nobody else.
+/// The modules whose `Builder` begins threads or tasks.
 const BUILDERS: [&str; 2] = ["thread", "runtime"];
 
-/// Methods that begin a thread or task and have it watched; the first argument is a name.
+/// Methods that begin a thread or a task and watch it. The first argument is its name.
 const WATCHED: [&str; 5] = ["thread", "hand", "task", "errand", "blocking"];
 
 /// The calls in a file of this text, outside its tests, that begin threads or tasks.
 pub(crate) fn begins(text: &str) -> Result<Vec<String>> {
     let alone = text.to_owned();
-    // Modules of other files are theirs.
+    // Modules in other files are read as empty, since only this file counts.
     let read = |file: &Path| Some(if file == Path::new("lib.rs") { alone.clone() } else { String::new() });
     let of = Crate::read(Path::new("lib.rs"), &read)?;
     let paths = of.modules.iter().flat_map(|module| &module.paths);
@@ -38,7 +38,7 @@ pub(crate) fn begins(text: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The names of those that begin in a file as they should.
+/// The names of the threads and tasks that a file begins by the methods of [`WATCHED`].
 pub(crate) fn names(text: &str) -> Result<Vec<String>> {
     let mut methods = Methods::default();
     methods.visit_file(&syn::parse_file(text)?);
@@ -52,7 +52,7 @@ fn is_beginning(words: &[String]) -> bool {
         || words.windows(2).any(is_builder)
 }
 
-/// Calls of methods.
+/// The calls of methods in a file.
 #[derive(Default)]
 struct Methods {
     begin: Vec<String>,
@@ -60,7 +60,7 @@ struct Methods {
 }
 
 impl Methods {
-    /// Those among tokens that are no syntax tree.
+    /// Finds calls among tokens that are no syntax tree, as in a macro.
     fn tokens(&mut self, mut at: Cursor<'_>) {
         let mut dot = false;
         while !at.eof() {
@@ -97,7 +97,7 @@ impl<'ast> Visit<'ast> for Methods {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         let name = call.method.to_string();
-        // A process is begun by what takes nothing.
+        // `Command::spawn` takes no argument, and begins a process.
         if CALLS.contains(&name.as_str()) && !call.args.is_empty() {
             self.begin.push(format!(".{name}()"));
         }

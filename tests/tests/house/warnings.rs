@@ -1,11 +1,11 @@
-//! `docs/warnings.md` is made of the table of warnings in the code.
+//! `docs/warnings.md` is made from the table of warnings in the code.
 
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence::report::{Code, Effect, Explanation};
 
-/// Set, the page is written anew in place of being compared.
+/// If this variable is set, the test writes the page instead of comparing it.
 const WRITE: &str = "NODEFENCE_BLESS";
 
 const HEAD: &str = "# Warnings
@@ -57,6 +57,6 @@ fn the_page_on_warnings_is_that_of_the_code() -> Result<()> {
     }
     let there = fs::read_to_string(&file).context("docs/warnings.md")?;
     let differs = there.lines().zip(page.lines()).find(|(there, expected)| there != expected);
-    ensure!(there == page, "docs/warnings.md is not that of the code ({WRITE}=1 writes it): {differs:?}");
+    ensure!(there == page, "docs/warnings.md differs from the code ({WRITE}=1 writes it): {differs:?}");
     Ok(())
 }

@@ -13,7 +13,7 @@ use nodefence_tests::{
 
 use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
-/// Long enough for the agent to have emptied what it empties each second, on an emulated processor too.
+/// The limit within which the agent deletes affinity, which it does each second. An emulated processor needs more time.
 const EMPTIED: Duration = Duration::from_secs(5);
 
 /// The web Service's endpoint on a node.
@@ -26,7 +26,7 @@ fn fault(node: &Node, family: Family) -> String {
     format!("flagged-affinity affinity TCP default/web -> {}", web(node, family).socket)
 }
 
-/// In nftables: their table's family, the type of a set's elements, and two clients.
+/// Words for nftables: the family of kube-proxy's table, the type of a set's elements, and two clients.
 fn words(family: Family) -> (&'static str, &'static str, [&'static str; 2]) {
     match family {
         Family::V4 => ("ip", "ipv4_addr", ["192.0.2.77", "192.0.2.78"]),
@@ -34,7 +34,7 @@ fn words(family: Family) -> (&'static str, &'static str, [&'static str; 2]) {
     }
 }
 
-/// kube-proxy's sets of both nodes, each with two clients.
+/// Adds the sets that kube-proxy has for the endpoints of both nodes, each with two clients.
 fn plant_sets(cluster: &Cluster) -> Result<()> {
     for (family, node) in BOTH.into_iter().flat_map(|family| [(family, &cluster.b), (family, &cluster.c)]) {
         let (table, kind, [one, other]) = words(family);
@@ -53,7 +53,7 @@ fn clients_in_set(cluster: &Cluster, node: &Node, family: Family) -> Result<usiz
     Ok(clients.iter().filter(|client| set.contains(*client)).count())
 }
 
-/// The agent empties planted affinity. An agent that is told not to finds it and leaves it.
+/// The agent deletes planted affinity to a flagged node. With `--proxy none` it only reports the affinity.
 #[test]
 fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     let cluster = cluster()?;
@@ -64,7 +64,7 @@ fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
         let agent = agent(&cluster, &[])?;
         plant_sets(&cluster)?;
         nothing_for_a_while(&agent)?;
-        ensure!(of(&cluster.b)? == 4, "nobody is flagged");
+        ensure!(of(&cluster.b)? == 4, "affinity was deleted while no node is flagged");
         agent.flag("node-b")?;
         wait_until("B's clients are deleted", EMPTIED, || of(&cluster.b).is_ok_and(|left| left == 0))?;
         nothing_for_a_while(&agent)?;
@@ -84,7 +84,7 @@ fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     wait_faults(&agent, &[]).map(drop)
 }
 
-/// xt_recent's list of a node's endpoint, with two clients. The kernel has one for each name that a rule has.
+/// Makes xt_recent's list of a node's endpoint, with two clients. The kernel makes a list for each name that a rule has.
 fn plant_list(cluster: &Cluster, node: &Node) -> Result<()> {
     let list = web(node, Family::V4).list();
     cluster
@@ -107,8 +107,8 @@ fn clients_in_list(cluster: &Cluster, node: &Node) -> Result<usize> {
     cluster.a.ns.run(move || Ok(std::fs::read_to_string(file)?.lines().count()))
 }
 
-/// A list's name is a hash: the agent empties those of Services that have affinity by what its source says. Where that does not say so kube-proxy goes on
-/// keeping its clients.
+/// The name of a list is a hash. So the agent only empties lists of Services that have affinity by its source. If the source does not say so, the audit finds the
+/// clients, and `repair` deletes them.
 #[test]
 fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()> {
     let cluster = cluster()?;
@@ -125,11 +125,11 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()>
     ensure!(repair(&agent, &["--kind", "flagged-flow,stale-udp"])? == outcomes([]));
     let planned = repair(&agent, &[&kind[..], &["--dry-run"]].concat())?;
     ensure!(planned == outcomes([("flagged-affinity would_fix", 2)]));
-    ensure!(of(&cluster.b)? == 2, "a dry run changes nothing");
+    ensure!(of(&cluster.b)? == 2, "a dry run deleted clients");
     ensure!(repair(&agent, &kind)? == outcomes([("flagged-affinity fixed", 2)]));
     ensure!((of(&cluster.b)?, of(&cluster.c)?) == (0, 2));
     nothing_for_a_while(&agent)?;
-    // Where the source tells of the affinity, the agent needs no other help.
+    // If the source says that the Service has affinity, the agent empties the list by itself.
     plant_list(&cluster, &cluster.b)?;
     let file = cluster.with_own_backends(&cluster.services_file());
     let file = file.replacen(
@@ -142,14 +142,14 @@ fn a_client_in_a_list_that_the_agent_leaves_is_found_and_deleted() -> Result<()>
     nothing_for_a_while(&agent)
 }
 
-/// The agent does the same by itself.
+/// With `--repair flagged-affinity` the agent empties by itself the lists that the audit finds.
 #[test]
 fn where_it_is_configured_the_agent_empties_what_it_finds() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &["--proxy", "iptables", "--repair", "flagged-affinity"])?;
     plant_list(&cluster, &cluster.b)?;
     sleep(EMPTIED);
-    ensure!(clients_in_list(&cluster, &cluster.b)? == 2, "nobody is flagged");
+    ensure!(clients_in_list(&cluster, &cluster.b)? == 2, "affinity was deleted while no node is flagged");
     agent.flag("node-b")?;
     let gone = || clients_in_list(&cluster, &cluster.b).is_ok_and(|left| left == 0);
     wait_until("B's clients are deleted", LIMIT, gone).with_context(|| agent.log())?;

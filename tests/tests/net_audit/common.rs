@@ -1,4 +1,4 @@
-//! A cluster, an agent that finds faults soon, and what conntrack has.
+//! A cluster, an agent that reports faults soon, and the entries of conntrack.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -11,12 +11,12 @@ use nodefence_tests::{
     topology::Service,
 };
 
-/// Generous: guests stand still now and then.
+/// A generous limit, since guests stand still now and then.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn cluster() -> Result<Cluster> {
     let cluster = Cluster::new(Options::default())?;
-    // Idle flows must not lapse while they are looked at.
+    // Idle flows must not lapse during a test.
     cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout", "600")?;
     cluster.a.ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "600")?;
     Ok(cluster)
@@ -32,7 +32,7 @@ pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
 }
 
-/// Looks until everything has been watched for longer than a fault takes, 2 s, and a reading, half a second; nothing may differ.
+/// Checks for 3 s that the audit finds no fault, and that nothing differs in the end. A difference is a fault after 2 s, and a reading comes each half second.
 pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
     let begun = std::time::Instant::now();
     while begun.elapsed() < Duration::from_secs(3) {
@@ -45,7 +45,7 @@ pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// Waits until just this differs, be it a fault or not yet.
+/// Waits until the audit has exactly these differences, all of them new or all of them faults.
 pub(super) fn wait_seen(agent: &Agent, differences: &[String]) -> Result<()> {
     let seen = || {
         Audit::of(agent)
@@ -54,7 +54,7 @@ pub(super) fn wait_seen(agent: &Agent, differences: &[String]) -> Result<()> {
     wait_until("the differences are seen", LIMIT, seen).map(drop).with_context(|| agent.log())
 }
 
-/// UDP clients of the DNS Service, `count` for each backend and IP version; each has got an answer.
+/// UDP clients of the DNS Service, `count` for each backend and IP version. Each client has got an answer.
 pub(super) fn dns_clients(cluster: &Cluster, count: usize) -> Result<Vec<UdpConn>> {
     let mut all = Vec::new();
     for family in BOTH {
@@ -77,7 +77,7 @@ pub(super) fn entries(cluster: &Cluster, from: IpAddr) -> Result<Vec<Flow>> {
     })
 }
 
-/// All entries but those of node B's pod: they must not change.
+/// All UDP entries except for those of node B's pod. A repair must not change them.
 pub(super) fn others(cluster: &Cluster) -> Result<BTreeSet<String>> {
     let b = BOTH.map(|family| cluster.b.pod_address(family));
     let flows = cluster.a.ns.run(move || -> Result<Vec<Flow>> {
@@ -100,7 +100,7 @@ pub(super) fn count_to_b(cluster: &Cluster) -> Result<usize> {
     Ok(count)
 }
 
-/// Subject of what goes from a node port of node A to B's DNS server.
+/// The audit's subject for flows from a node port of node A to B's DNS server.
 pub(super) fn dns_to_b(cluster: &Cluster, family: Family) -> String {
     let to = cluster.service(Service::Dns, Place::Outside, family);
     let b = std::net::SocketAddr::new(cluster.b.pod_address(family), Service::Dns.ports().1);

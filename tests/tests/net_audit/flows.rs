@@ -14,7 +14,7 @@ use super::common::{
     LIMIT, agent, cluster, count_to_b, dns_clients, dns_to_b, entries, nothing_for_a_while, others, wait_seen,
 };
 
-/// The DNS Service without node B.
+/// The cluster file without node B's endpoint of the DNS Service.
 fn without_b(cluster: &Cluster) -> String {
     cluster.with_own_backends(
         &cluster.services_file_with(|service, node| {
@@ -31,7 +31,7 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
     let web = cluster.service(Service::Web, Place::Outside, Family::V4);
     let _conns = [Conn::connect(&cluster.client, web, LIMIT)?, Conn::connect(&cluster.client, web, LIMIT)?];
     nothing_for_a_while(&agent)?;
-    // IPVS kinds are not looked at, and that is said.
+    // The audit says that it does not look at the kinds of IPVS.
     let audit = Audit::of(&agent)?;
     let why = audit.not_looked_at("missing-service").context("no reason")?;
     ensure!(why.contains("does not forward by IPVS: nftables"), "{why}");
@@ -39,7 +39,7 @@ fn a_clean_node_has_nothing_to_tell() -> Result<()> {
     let table = agent.expect(&["audit"])?;
     ensure!(table.contains("0 faults, 0 younger than that, 0 draining (a fault after 2s)"), "{table}");
     ensure!(table.contains("not looked at: stale-destination, missing-destination"), "{table}");
-    // A flag is no fault either: the agent deletes stale flows.
+    // A flag makes no fault either, since the agent deletes the stale flows.
     agent.expect(&["flag", "node-b", "--wait"])?;
     nothing_for_a_while(&agent)?;
     agent.unflag("node-b")?;
@@ -52,7 +52,8 @@ fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
     let agent = agent(&cluster, &[])?;
     agent.rewrite_cluster_file(&without_b(&cluster))?;
     let at = cluster.service(Service::Dns, Place::Outside, Family::V4);
-    let (b, port) = (cluster.b.pod_address(Family::V4), Service::Dns.ports().1);
+    let b = cluster.b.pod_address(Family::V4);
+    let port = Service::Dns.ports().1;
     let make = |zone: u16| {
         cluster.a.ns.exec(&format!(
             "conntrack -I -p udp -s 198.51.100.9 -d {} --sport 4000 --dport {} -r {b} -q 198.51.100.9 \
@@ -63,7 +64,7 @@ fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
     };
     make(7)?;
     nothing_for_a_while(&agent)?;
-    // In our zone the same one is.
+    // The same flow in our zone is a fault.
     make(0)?;
     let fault = format!("stale-udp {}", dns_to_b(&cluster, Family::V4));
     let audit = wait_faults(&agent, &[&fault])?;
@@ -73,7 +74,7 @@ fn a_udp_flow_of_another_zone_is_no_fault() -> Result<()> {
         || Ok::<_, anyhow::Error>(entries(&cluster, b)?.into_iter().filter(|flow| flow.is_in(7)).count());
     ensure!(theirs()? == 1);
     ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp fixed", 1)]));
-    ensure!(theirs()? == 1, "entries of another zone");
+    ensure!(theirs()? == 1, "the entry of another zone was deleted");
     nothing_for_a_while(&agent)
 }
 
@@ -85,9 +86,10 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_deleted() -> Result<()> {
     ensure!(count_to_b(&cluster)? >= 6);
     agent.rewrite_cluster_file(&without_b(&cluster))?;
     let faults = BOTH.map(|family| format!("stale-udp {}", dns_to_b(&cluster, family)));
-    // Not at once: kube-proxy has its time.
+    // They are no faults at once, since kube-proxy needs time too.
     let young = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("new") == faults);
-    wait_until("they are seen, and are no faults yet", LIMIT, young).with_context(|| agent.log())?;
+    wait_until("the differences are seen, and are no faults yet", LIMIT, young)
+        .with_context(|| agent.log())?;
     let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
     let row = audit.row(&faults[0]).context("no row")?;
     ensure!(row["service"] == "default/dns" && row["count"].as_u64() >= Some(3), "{row}");
@@ -97,17 +99,18 @@ fn a_udp_flow_to_a_backend_that_left_is_found_and_deleted() -> Result<()> {
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     ensure!(table.contains("stale-udp -> nodefence repair --kind stale-udp"), "{table}");
 
-    let (before, theirs) = (count_to_b(&cluster)?, others(&cluster)?);
+    let before = count_to_b(&cluster)?;
+    let theirs = others(&cluster)?;
     let other_kinds =
         ["--kind", "flagged-flow,stray-weight", "--kind", "extra-service", "--kind", "stale-destination"];
     ensure!(repair(&agent, &other_kinds)? == outcomes([]));
     ensure!(
         repair(&agent, &["--kind", "stale-udp", "--dry-run"])? == outcomes([("stale-udp would_fix", before)])
     );
-    ensure!(count_to_b(&cluster)? == before, "a dry run changes nothing");
+    ensure!(count_to_b(&cluster)? == before, "a dry run deleted entries");
     ensure!(repair(&agent, &["--kind", "stale-udp"])? == outcomes([("stale-udp fixed", before)]));
     ensure!(count_to_b(&cluster)? == 0);
-    ensure!(others(&cluster)? == theirs, "entries of others");
+    ensure!(others(&cluster)? == theirs, "entries of other backends changed");
     nothing_for_a_while(&agent)
 }
 
@@ -120,7 +123,7 @@ fn where_it_is_configured_the_agent_deletes_by_itself() -> Result<()> {
     agent.rewrite_cluster_file(&without_b(&cluster))?;
     wait_until("no flow to B is left", LIMIT, || count_to_b(&cluster).is_ok_and(|count| count == 0))
         .with_context(|| agent.log())?;
-    ensure!(others(&cluster)? == theirs, "entries of others");
+    ensure!(others(&cluster)? == theirs, "entries of other backends changed");
     ensure!(Audit::of(&agent)?.report["repairs"] == serde_json::json!(["stale-udp", "flagged-flow"]));
     nothing_for_a_while(&agent)
 }
@@ -148,8 +151,7 @@ fn observe_mode_and_proxy_none_find_and_change_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Where the operator says that tables are none of ours (`--proxy none`), nobody deletes stale flows to a flagged node: the audit finds them. TCP entries that
-/// appear from nowhere are mended.
+/// With `--proxy none` the agent does not delete stale flows to a flagged node. The audit reports them, and `repair` leaves them.
 #[test]
 fn flows_to_a_flagged_node_are_found() -> Result<()> {
     let cluster = cluster()?;
@@ -175,7 +177,8 @@ fn a_tcp_entry_to_a_flagged_node_is_deleted_where_that_does_no_harm() -> Result<
     let cluster = cluster()?;
     let agent = agent(&cluster, &[])?;
     agent.expect(&["flag", "node-b", "--wait"])?;
-    let (b, c) = (cluster.b.pod_address(Family::V4), cluster.c.pod_address(Family::V4));
+    let b = cluster.b.pod_address(Family::V4);
+    let c = cluster.c.pod_address(Family::V4);
     for (backend, port) in [(b, 40_001), (b, 40_002), (c, 40_003)] {
         cluster.a.ns.exec(&format!(
             "conntrack -I -p tcp --state ESTABLISHED -t 600 -s 192.0.2.2 -d 10.96.0.10 --sport {port} --dport 80 -r {backend} -q 192.0.2.2 \
@@ -188,7 +191,7 @@ fn a_tcp_entry_to_a_flagged_node_is_deleted_where_that_does_no_harm() -> Result<
     let ours = |from| {
         entries(&cluster, from).map(|flows| flows.iter().filter(|flow| flow.orig.protocol == 6).count())
     };
-    // Their packets would be INVALID then, and dropped.
+    // With 0 packets without an entry are INVALID and dropped, so a deletion would do harm.
     cluster.a.ns.sysctl("netfilter/nf_conntrack_tcp_loose", "0")?;
     ensure!(repair(&agent, &["--kind", "flagged-flow"])? == outcomes([("flagged-flow skipped", 2)]));
     ensure!(ours(b)? == 2);

@@ -1,5 +1,4 @@
-//! `nodefence audit` and `repair` beside nftables as kube-proxy lays them out: conntrack's entries, and affinity. What is of IPVS is
-//! in `vm_audit`.
+//! `nodefence audit` and `repair` beside nftables rules like kube-proxy's: conntrack's entries, and affinity. `vm_audit` has the same for IPVS.
 
 mod affinity;
 mod common;

@@ -1,4 +1,4 @@
-//! The audit by kube-proxy's own metrics.
+//! The audit reads kube-proxy's own metrics.
 
 use std::{
     io::{Read as _, Write as _},
@@ -19,7 +19,7 @@ use nodefence_tests::{
 
 use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
-/// Answers as kube-proxy's metrics port does, with this text at `/metrics`, until it is dropped.
+/// A server that answers as kube-proxy's metrics port does, with `text` at `/metrics`, until it is dropped.
 struct Metrics {
     text: Arc<Mutex<String>>,
     ends: Arc<AtomicBool>,
@@ -35,7 +35,8 @@ impl Metrics {
     fn serve(ns: &Netns) -> Result<Self> {
         let text = Arc::new(Mutex::new(String::new()));
         let ends = Arc::new(AtomicBool::new(false));
-        let (told, over) = (Arc::clone(&text), Arc::clone(&ends));
+        let told = Arc::clone(&text);
+        let over = Arc::clone(&ends);
         ns.spawn(move || -> Result<()> {
             let listener = TcpListener::bind("127.0.0.1:10249")?;
             listener.set_nonblocking(true)?;
@@ -51,7 +52,7 @@ impl Metrics {
                     true => told.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.clone(),
                     false => "nftables".to_owned(),
                 };
-                // The caller may have lost patience.
+                // The client may have given up.
                 let _gone = stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{body}").as_bytes());
             }
             Ok(())
@@ -59,7 +60,7 @@ impl Metrics {
         Ok(Self { text, ends })
     }
 
-    /// A kube-proxy that last synced, and was last told to, this many seconds ago.
+    /// Shows a kube-proxy that last synced `synced` seconds ago, and was last asked to sync `asked` seconds ago.
     fn says(&self, synced: f64, asked: f64) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let line = |what: &str, family: &str, ago: f64| {
@@ -68,7 +69,7 @@ impl Metrics {
                 now - ago
             )
         };
-        // IPv6 is always well.
+        // IPv6 has no fault at any time.
         let lines = [
             line("last", "IPv6", 1.0),
             line("last_queued", "IPv6", 2.0),
@@ -85,13 +86,13 @@ fn a_kube_proxy_that_does_not_come_to_its_syncs_is_found() -> Result<()> {
     let cluster = cluster()?;
     let agent = agent(&cluster, &[])?;
     let why =
-        Audit::of(&agent)?.not_looked_at("kube-proxy-stale").context("nobody answers there")?.to_owned();
+        Audit::of(&agent)?.not_looked_at("kube-proxy-stale").context("metrics without a server")?.to_owned();
     ensure!(why.starts_with("kube-proxy's metrics: "), "{why}");
     let metrics = Metrics::serve(&cluster.a.ns)?;
     metrics.says(600.0, 601.0)?;
     let looked_at = || Audit::of(&agent).is_ok_and(|audit| audit.not_looked_at("kube-proxy-stale").is_none());
-    wait_until("they are looked at", LIMIT, looked_at)?;
-    nothing_for_a_while(&agent).context("nothing was asked for since")?;
+    wait_until("the metrics are read", LIMIT, looked_at)?;
+    nothing_for_a_while(&agent).context("no sync was asked for since the last one")?;
     metrics.says(600.0, 300.0)?;
     let audit = wait_faults(&agent, &["kube-proxy-stale kube-proxy IPv4"])?;
     let row = audit.row("kube-proxy-stale kube-proxy IPv4").context("no row")?;
@@ -99,5 +100,5 @@ fn a_kube_proxy_that_does_not_come_to_its_syncs_is_found() -> Result<()> {
     ensure!(detail.contains("s ago, and it was asked for another one since"), "{row}");
     metrics.says(1.0, 2.0)?;
     let none = || Audit::of(&agent).is_ok_and(|audit| audit.report["differences"] == serde_json::json!([]));
-    wait_until("it has come to it", LIMIT, none).map(drop)
+    wait_until("no difference once kube-proxy has synced", LIMIT, none).map(drop)
 }

@@ -1,4 +1,4 @@
-//! An agent that rescues, and clients that see it.
+//! An agent that rescues, and checks of its clients.
 use std::{
     io,
     time::{Duration, Instant},
@@ -13,8 +13,9 @@ use nodefence_tests::{
 };
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
-/// The agent renews its lease of 200 ms at every beat of 50 ms where less than 150 are left: 100 ms at the least go by before it lapses.
+/// The length of rescue's lease. The agent looks at the lease every 50 ms, and renews it if less than 150 ms are left.
 const LEASE: Duration = Duration::from_millis(200);
+/// The shortest stand-still of the agent after which the lease may have lapsed.
 const LEASE_LEFT: Duration = Duration::from_millis(100);
 pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
@@ -23,7 +24,7 @@ pub(crate) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &cluster.services_file(), &extra)
 }
 
-/// A counter of the agent's own.
+/// The value of a counter that the agent itself has.
 pub(crate) fn own_counter(agent: &Agent, name: &str) -> Result<u64> {
     let list = agent.json(&["counters"])?;
     let row = list["items"].as_array().and_then(|rows| rows.iter().find(|row| row["reason"] == name));
@@ -35,19 +36,20 @@ pub(crate) fn rescue_ready(agent: &Agent) -> Result<()> {
     wait_until("an agent that rescues", LIMIT, ready).map(drop).with_context(|| agent.log())
 }
 
-/// An agent that rescues by now.
+/// Starts an agent, and waits until it rescues.
 pub(crate) fn rescuing(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     let agent = agent(cluster, extra)?;
     rescue_ready(&agent)?;
     Ok(agent)
 }
 
-/// Whether the machine stood still at once, shortly before `began` or since, for as long as it takes the agent's lease to lapse: then the kernel refuses.
+/// Whether the machine stood still for so long, shortly before `began` or since, that the agent's lease may have lapsed. The kernel refuses then.
 pub(crate) fn lease_lapsed(began: Instant) -> bool {
     longest_gap(began.checked_sub(LEASE).unwrap_or(began)) >= LEASE_LEFT
 }
 
-/// Whose answer came. A refusal is run again where the lease may have lapsed since `began`; nothing else is excused by that.
+/// The name of the node that answered. A refusal counts as a missed bound if the lease may have lapsed since `began`, so that the runner runs the test again.
+/// No other outcome is excused.
 pub(crate) fn answered_by(began: Instant, answer: io::Result<String>) -> Result<String> {
     answer.map_err(|error| match Outcome::of(&error) {
         Outcome::Refused if lease_lapsed(began) => {
@@ -57,7 +59,7 @@ pub(crate) fn answered_by(began: Instant, answer: io::Result<String>) -> Result<
     })
 }
 
-/// Checks that few of many clients were refused because the lease may have lapsed.
+/// Checks that at most a quarter as many clients were refused, while the lease may have lapsed, as were served.
 pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
     let text = format!("{refused} refused while the lease may have lapsed, {served} served");
     println!("{text}");
@@ -65,7 +67,8 @@ pub(crate) fn excused(served: u64, refused: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no packet came to the agent too late. The test is run again where the lease may have lapsed since `began`.
+/// Checks that no packet came to the agent too late. A late packet counts as a missed bound if the lease may have lapsed since `began`, so that the runner runs
+/// the test again.
 pub(crate) fn none_was_late(began: Instant, late: u64) -> Result<()> {
     let text = format!("{late} packets came to the agent too late");
     match late {
@@ -75,7 +78,7 @@ pub(crate) fn none_was_late(began: Instant, late: u64) -> Result<()> {
     }
 }
 
-/// One new connection, which must be answered by `name`, and its first SYN.
+/// Makes a new connection, which the answer to its first SYN must open, and whose server must be `name`. Gives the time that the connect took.
 pub(crate) fn connect(
     cluster: &Cluster,
     service: Service,

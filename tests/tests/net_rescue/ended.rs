@@ -1,4 +1,4 @@
-//! A flag that ends while packets that met the cut are on their way through the agent.
+//! A flag ends while packets that met the cut are on their way through the agent.
 use std::{
     net::UdpSocket,
     time::{Duration, Instant},
@@ -18,19 +18,19 @@ use nodefence_tests::{
 use super::common::{own_counter, rescuing};
 
 const CLIENTS: usize = 24;
-/// A client without an answer by then gets none: a packet that is handed over is answered at once, or it was refused, or came too late.
+/// A client that has no answer within this time gets none: its packet was refused, or came to the agent too late.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The lease ends 200 ms after it was renewed.
+/// Less than the 200 ms after which the lease ends.
 const SOON: Duration = Duration::from_millis(150);
 const ROUNDS: usize = 20;
-/// Each would go elsewhere with one chance in two.
+/// The number of rescued datagrams that proves enough. If they were balanced anew each would go to the other node with one chance in two.
 const ENOUGH: usize = 12;
 
-/// The counter of packets that were handed over, read without a process: the lease would lapse meanwhile under emulation.
+/// The counter of packets that were handed over. It is read without a new process, since that takes longer than the lease on an emulated processor.
 fn handed_over(agent: &Agent) -> Result<u64> {
     let rows: Vec<CounterRow> = agent.ask(&Request::Counters)?;
     let row = rows.into_iter().find(|row| row.reason == Reason::Rescue.name());
-    Ok(row.context("no counter of what is handed over")?.packets)
+    Ok(row.context("no counter of packets that are handed over")?.packets)
 }
 
 fn is_answered(socket: &UdpSocket) -> bool {
@@ -38,7 +38,8 @@ fn is_answered(socket: &UdpSocket) -> bool {
     socket.set_nonblocking(false).is_ok() && peeked.is_ok()
 }
 
-/// The backend answers again. A datagram that met the cut a moment before goes there by the flow's entry, as do all that its client has sent since.
+/// After the unflag the backend gets datagrams again. A datagram that met the cut a moment before goes to the same backend by the flow's conntrack entry, as
+/// later ones of its client do.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
@@ -53,9 +54,10 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         let clients: Vec<UdpConn> =
             (0..CLIENTS).map(|_| UdpConn::connect(&cluster.client, to, LIMIT)).collect::<Result<_, _>>()?;
         agent.flag_by_socket("node-b")?;
-        // The thread that deletes stale flows each second is held: these datagrams need their entries.
+        // The thread that deletes stale flows each second is stopped, since these datagrams need their entries.
         let stale_flows = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
-        let (rescued, met) = (own_counter(&agent, "rescued")?, handed_over(&agent)?);
+        let rescued = own_counter(&agent, "rescued")?;
+        let met = handed_over(&agent)?;
         let still = Still::of(agent.proc()?.pid(), "rescue")?;
         let begun = Instant::now();
         for client in &clients {
@@ -72,7 +74,7 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         let mut answers = [0, 0];
         for client in &clients {
             let mut buffer = [0; 64];
-            // A datagram that was refused, or came too late, has no answer.
+            // A datagram that was refused, or came to the agent too late, has no answer.
             let Ok(len) = client.socket.recv(&mut buffer) else { continue };
             answers[usize::from(buffer[..len].starts_with(b"node-c"))] += 1;
         }
@@ -81,7 +83,7 @@ fn datagrams_stay_with_a_backend_that_is_flagged_no_more() -> Result<()> {
         println!(
             "round {round}: held for {held:?}, {answers:?} answered, {handed} handed over, {rescued_now} rescued"
         );
-        // The kernel had not forwarded all while the node was flagged, or refused some since the lease was not renewed: the round shows nothing.
+        // Not all datagrams were forwarded while the node was flagged, or some were refused because the lease had lapsed. Such a round shows nothing.
         if arrived.is_err() {
             continue;
         }

@@ -14,15 +14,16 @@ use nodefence_tests::{Family, Netns, Place, emulated, load::syns::Syns, topology
 
 use super::sticky::{keeping, set};
 
-/// The rules of a restore are prepared for one generation, and begun anew with each transaction that comes in between.
+/// `iptables-nft-restore` prepares its rules for one generation of the rule set, and begins anew after each transaction that comes in between. So the agent
+/// limits its transactions.
 #[test]
 fn a_flood_of_kept_clients_lets_rules_be_restored() -> Result<()> {
     const FLOOD: Duration = Duration::from_secs(2);
-    /// One in 50 ms.
+    /// The most transactions of the agent, one in 50 ms.
     const A_SECOND: u32 = 20;
     let (cluster, agent) = keeping()?;
     let ns = &cluster.a.ns;
-    // Only node B keeps clients, so that each pick of it has its client forgotten anew.
+    // Only node B keeps clients, so the agent deletes the client again for each pick of node B.
     let b = set(&cluster.b);
     ns.nft(&format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}"))?;
     cluster.b.freeze()?;
@@ -47,12 +48,12 @@ fn a_flood_of_kept_clients_lets_rules_be_restored() -> Result<()> {
     let sent = flood.finish()?;
     println!("{sent:.0} SYNs a second, {transactions} transactions; alone {alone:?}, beside {beside:?}");
     figure("rules restored beside a flood of kept clients", beside?.as_secs_f64() * 1e3, "ms");
-    ensure!(transactions > 2, "{transactions} transactions: few were forgotten");
+    ensure!(transactions > 2, "only {transactions} transactions: few clients were deleted");
     ensure!(transactions <= most, "{transactions} transactions, {most} at most");
     Ok(())
 }
 
-/// A rule set that `iptables-nft-restore` takes a while for. An emulated processor takes as long for fewer rules.
+/// A rule set for which `iptables-nft-restore` needs a while. An emulated processor needs as long for fewer rules.
 fn rules_to_restore() -> String {
     let rules = if emulated() { 1_000 } else { 20_000 };
     let mut text = "*filter\n:RESTORED - [0:0]\n".to_owned();
@@ -63,11 +64,11 @@ fn rules_to_restore() -> String {
     text + "COMMIT\n"
 }
 
-/// How many transactions of nftables the namespace has seen (`NFT_MSG_GETGEN`).
+/// The number of nftables transactions in the namespace so far (`NFT_MSG_GETGEN`).
 fn generation(ns: &Netns) -> Result<u32> {
-    /// Header: length, type, flags (`NLM_F_REQUEST`), number, port. Then `struct nfgenmsg`.
+    /// The header has length, type, flags (`NLM_F_REQUEST`), number and port. `struct nfgenmsg` follows.
     const QUESTION: [u8; 20] = [20, 0, 0, 0, 16, 10, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    /// Behind both of the answer, and the header of its first attribute, `NFTA_GEN_ID`.
+    /// The offset of the first attribute's value, `NFTA_GEN_ID`, behind both headers and the attribute's own.
     const AT: usize = 24;
     ns.within(|| {
         let flags = SockFlag::SOCK_CLOEXEC;

@@ -1,4 +1,4 @@
-//! New connections and datagrams that meet the cut are balanced anew: the real agent, nftables that pick at random as kube-proxy's do, clients
+//! New connections and datagrams that meet the cut are balanced anew. The agent is real, nftables rules pick at random as kube-proxy's do, and clients are
 //! outside, in a pod and on the node itself.
 
 use std::{
@@ -31,9 +31,10 @@ use common::{
     rescuing,
 };
 
-/// `count` connections from everywhere, and half as many UDP sockets.
+/// Makes `count` connections from each place and half as many UDP sockets, for each IP version. Node C must answer all of them.
 fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
-    let (mut longest, mut connections) = (Duration::ZERO, 0);
+    let mut longest = Duration::ZERO;
+    let mut connections = 0;
     for place in Place::ALL {
         for family in BOTH {
             for at in 0..count {
@@ -45,7 +46,8 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
                         agent.log()
                     )
                 })?;
-                (longest, connections) = (longest.max(took), connections + 1);
+                longest = longest.max(took);
+                connections += 1;
             }
             let to = cluster.service(Service::Dns, place, family);
             for at in 0..count / 2 {
@@ -65,7 +67,7 @@ fn everywhere(cluster: &Cluster, agent: &Agent, count: usize) -> Result<()> {
 fn hung(options: Options, count: usize) -> Result<()> {
     let cluster = Cluster::new(options)?;
     let agent = rescuing(&cluster, &[])?;
-    // Flows to node B from before the flag: stale ones.
+    // These flows to node B are from before the flag, so they are stale.
     let mut stale = Vec::new();
     for place in Place::ALL {
         for family in BOTH {
@@ -82,7 +84,7 @@ fn hung(options: Options, count: usize) -> Result<()> {
     }
     everywhere(&cluster, &agent, count)?;
     let rescued = own_counter(&agent, "rescued")?;
-    // Each one in two meets node B.
+    // One of two picks is node B.
     ensure!(rescued as usize > count * 3, "{rescued} were rescued");
     for reason in [Reason::Refused, Reason::Unreachable] {
         ensure!(agent.counter(reason)? == 0, "{reason:?}: {}", agent.expect(&["counters"])?);
@@ -101,7 +103,7 @@ fn hung(options: Options, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Of 504 connections none fails, and none waits until its SYN is sent again.
+/// None of 504 connections fails, and none waits until its SYN is sent again.
 #[test]
 fn new_connections_and_datagrams_go_elsewhere_at_once() -> Result<()> {
     hung(Options::default(), 84)
@@ -122,7 +124,7 @@ fn the_same_through_a_device_without_link_layer() -> Result<()> {
     hung(Options { overlay: Overlay::Tun, ..Options::default() }, 12)
 }
 
-/// Sixty connections at a time (a dozen where the processor is emulated): they meet the cut while others are on their way through the agent.
+/// Sixty connections at a time, or a dozen on an emulated processor, meet the cut while others are on their way through the agent.
 #[test]
 fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -138,7 +140,7 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
                     let began = Instant::now();
                     let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
                     attempt.at_first_syn()?;
-                    // The answer says that the server has accepted it: the next round meets an empty queue.
+                    // The answer shows that the server has accepted the connection, so the queue is empty for the next round.
                     answered_by(began, attempt.conn.and_then(|mut conn| conn.who()))
                 };
                 let running: Vec<_> = (0..at_once).map(|_| scope.spawn(connect)).collect();
@@ -157,7 +159,7 @@ fn connections_at_once_do_not_hinder_each_other() -> Result<()> {
     Ok(())
 }
 
-/// Many datagrams of one flow are on their way when its entry is deleted: none is refused.
+/// Many datagrams of one flow are on their way when its entry is deleted. None is refused.
 #[test]
 fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -178,7 +180,7 @@ fn a_burst_of_datagrams_moves_as_a_whole() -> Result<()> {
     Ok(())
 }
 
-/// With each flag the agent deletes the node's stale flows, and with them entries of packets that it is about to rescue. These packets go elsewhere all the same.
+/// At each flag the agent deletes the node's stale flows, also entries of packets that it is about to rescue. These packets go elsewhere all the same.
 #[test]
 fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     const FLAGS: u64 = 12;
@@ -239,7 +241,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
         "{counts:?} connections, {answered} answered, {reset} reset, {} packets rescued",
         own_counter(&agent, "rescued")?
     );
-    // With each flag one of each client's at most is on its way to the node.
+    // At each flag each client has at most one connection on its way to the node.
     let on_their_way = FLAGS * counts.len() as u64;
     ensure!(reset <= on_their_way && answered > on_their_way, "{answered} answered, {reset} reset");
     excused(answered, lapsed.into_inner())?;
@@ -247,7 +249,7 @@ fn connections_do_not_wait_while_flags_come_and_go() -> Result<()> {
     Ok(())
 }
 
-/// The successor has maps of its own, which the attached programs use by then.
+/// A successor that takes over rescues too.
 #[test]
 fn a_successor_goes_on() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -265,7 +267,8 @@ fn a_successor_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// A packet meets the cut a moment before the last other node is flagged, which makes its backend exempt. Without another try several of these were refused.
+/// A packet may meet the cut a moment before the last other node is flagged, which makes the packet's backend exempt. The agent tries such a packet again:
+/// without that several were refused.
 #[test]
 fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     const TURNS: u64 = 30;
@@ -286,11 +289,11 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
                 let begun = Instant::now();
                 match Conn::connect(ns, to, LIMIT) {
                     Ok(_) => drop(was_connected.fetch_add(1, Ordering::Relaxed)),
-                    // It reached node B while that was exempt, and was reset before this thread saw the connection.
+                    // The connection reached node B while that was exempt, and was reset before this thread saw it.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => {
                         was_reset.fetch_add(1, Ordering::Relaxed);
                     }
-                    // A refusal by the agent is counted below.
+                    // The kernel refused since the lease had lapsed. A refusal by the agent shows in `rescue_nothing_else` below.
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused && lease_lapsed(begun) => {
                         was_lapsed.fetch_add(1, Ordering::Relaxed);
                     }
@@ -315,7 +318,7 @@ fn nobody_is_refused_while_the_last_ones_come_and_go() -> Result<()> {
     for one in counts {
         println!("{}", one.with_context(|| agent.expect(&["counters"]).unwrap_or_default())?);
     }
-    // With each turn one of each client's at most is on its way to node B.
+    // At each turn each client has at most one connection on its way to node B.
     let reset = reset.into_inner();
     let connected = connected.into_inner();
     ensure!(reset <= on_their_way && connected > on_their_way, "{connected} connected, {reset} reset");

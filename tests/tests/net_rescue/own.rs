@@ -1,4 +1,5 @@
-//! Where packets of a raw socket are not balanced, own sockets go elsewhere by their own retransmissions, and `status` says so.
+//! On some kernels packets of a raw socket are not balanced. There connections of the node's own sockets go elsewhere at their next retransmission, and
+//! `status` says so.
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,11 +10,11 @@ use crate::common::{own_counter, rescuing};
 
 /// A SYN is repeated after 1, 3 and 7 s.
 const LIMIT: Duration = Duration::from_secs(20);
-/// One more than it takes to believe it.
+/// One more than the number of repeated SYNs after which the agent reports it.
 const CLIENTS: usize = 4;
 
-/// A SYN that follows another one of its flow within 0.7 s is not tracked, and so not translated. The client's own repetition comes later. Every second
-/// pick is node B's.
+/// Rules that do not track, and so do not translate, a SYN within 0.7 s after another SYN of its flow. The agent's SYN comes within that time, and the client's
+/// own repetition later. Every second pick is node B.
 const UNBALANCED: &str = "
 table ip unbalanced {
     set seen { type ipv4_addr . inet_service; flags dynamic,timeout; timeout 700ms; size 1024; }
@@ -33,7 +34,7 @@ add rule ip kube-proxy service-web numgen inc mod 2 vmap { 0 : goto endpoint-web
 #[test]
 fn what_is_not_balanced_goes_elsewhere_when_it_is_repeated() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    // Packets that are not translated go to the default gateway, which swallows them.
+    // Packets that are not translated go to the default gateway, which does not exist.
     cluster.a.ns.ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent")?;
     cluster.a.ns.nft(UNBALANCED)?;
     let agent = rescuing(&cluster, &[])?;

@@ -1,4 +1,4 @@
-//! Packets that are not balanced anew are refused as ever.
+//! Packets that are not balanced anew are refused.
 use std::{
     io,
     time::{Duration, Instant},
@@ -15,10 +15,10 @@ use nodefence_tests::{
 
 use super::common::{BOTH, LIMIT, agent, connect, own_counter, rescuing};
 
-/// The agent answers packets that it is handed within this time, or not at all.
+/// The agent answers a packet that was handed to it within this time, or not at all.
 const LATE: Duration = Duration::from_millis(500);
 
-/// How many of some connections to the Service are refused, each at once.
+/// The number of 40 connections to the Service that are refused. Each must be answered at its first SYN.
 fn refused(cluster: &Cluster, service: Service) -> Result<usize> {
     let to = cluster.service(service, Place::Outside, Family::V4);
     let mut refused = 0;
@@ -63,7 +63,7 @@ fn who_cuts_nothing_or_answers_nothing_rescues_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Where no other endpoint is left, all endpoints are exempt: the datapath lets traffic through, and there is nothing to rescue.
+/// If all endpoints are on flagged nodes, all are exempt: packets pass, and nothing is rescued.
 #[test]
 fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -82,7 +82,7 @@ fn with_all_endpoints_flagged_nothing_goes_round() -> Result<()> {
     Ok(())
 }
 
-/// Sends `count` datagrams to a pod of node B itself, one by one. How many were refused; the others had no answer.
+/// Sends `count` datagrams to a pod of node B itself, one by one. Gives the number that was refused. The others got no answer.
 fn to_the_pod(
     cluster: &Cluster,
     place: Place,
@@ -99,7 +99,7 @@ fn to_the_pod(
     };
     let mut refused = 0;
     for at in 0..count {
-        // An answer to the datagram before that came too late is reported here, and nothing is sent.
+        // A late refusal of the datagram before is reported here. The datagram is not sent then.
         while let Err(error) = conn.socket.send(b"who") {
             refused += usize::from(refusal(Err(error)).with_context(|| format!("send {at}"))?);
         }
@@ -110,8 +110,8 @@ fn to_the_pod(
     Ok(refused + usize::from(late))
 }
 
-/// Datagrams that were answered and that were not, as counted. Most by the agent; where an emulated processor stood still for longer than the lease lasts
-/// the kernel answers, and the agent drops what it took too late.
+/// The numbers of datagrams that were counted as answered and as not answered. The agent answers most of them. If an emulated processor stood still for longer
+/// than the lease, the kernel answers, and the agent drops packets that are too old.
 fn counted(agent: &Agent) -> Result<[u64; 2]> {
     let answered = agent.counter(Reason::Unreachable)?;
     let limited = agent.counter(Reason::IcmpLimited)? + agent.counter(Reason::IcmpSenderLimited)?;
@@ -119,8 +119,8 @@ fn counted(agent: &Agent) -> Result<[u64; 2]> {
     Ok([answered + own("rescue_untranslated")?, limited + own("rescue_icmp_limited")? + own("rescue_late")?])
 }
 
-/// That a flow was refused a moment ago is remembered: the next datagram is answered all the same, and new connections are rescued beside it. The node's own
-/// address is no single sender.
+/// The agent remembers that it refused a flow a moment ago. It answers the next datagram all the same, and rescues new connections meanwhile. The node's own
+/// address has no sender's budget.
 #[test]
 fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
     const COUNT: usize = 100;
@@ -128,13 +128,19 @@ fn each_datagram_to_a_hung_pod_itself_is_refused() -> Result<()> {
     let agent = rescuing(&cluster, &[])?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    let (mut refused, mut lost) = (0, 0);
+    let mut refused = 0;
+    let mut lost = 0;
     for family in BOTH {
         let begun = Instant::now();
         let now = to_the_pod(&cluster, Place::Node, family, COUNT, LIMIT)?;
-        (refused, lost) = (refused + now, lost + COUNT - now);
+        refused += now;
+        lost += COUNT - now;
         ensure!(now == COUNT || longest_gap(begun) > LATE, "{now} refused, {family:?}");
-        ensure!(counted(&agent)? == [refused, lost].map(|n| n as u64), "{}", agent.expect(&["counters"])?);
+        ensure!(
+            counted(&agent)? == [refused, lost].map(|count| count as u64),
+            "{}",
+            agent.expect(&["counters"])?
+        );
         for _ in 0..10 {
             connect(&cluster, Service::Web, Place::Node, family, &cluster.c)?;
         }
@@ -151,19 +157,20 @@ fn what_is_beyond_the_budget_is_refused_at_once() -> Result<()> {
     agent.flag("node-b")?;
     ensure!(refused(&cluster, Service::Web)? > 5, "nothing was refused");
     let row = || agent.status().map(|mut status| status["rescue"].take());
-    // The agent looks at it now and then.
+    // The agent reads this counter from time to time.
     let is_told = || row().is_ok_and(|row| row["beyond_budget"].as_u64() > Some(5));
-    wait_until("what was beyond it is counted", LIMIT, is_told).with_context(|| format!("{:?}", row()))?;
+    wait_until("packets beyond the budget are counted", LIMIT, is_told)
+        .with_context(|| format!("{:?}", row()))?;
     ensure!(row()?["rescued"].as_u64() > Some(0), "{}", row()?);
     let told = agent.expect(&["status", "-o", "wide"])?;
     ensure!(told.contains("refused at once beyond the budget (--rescue-per-second)"), "{told}");
     Ok(())
 }
 
-/// A socket looks for its answer so long, where most datagrams get none.
+/// How long a socket waits for its answer in tests where most datagrams get none.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// The agent's answers count against the budget of the kernel's programs: the machine has one budget, whichever of both answers.
+/// The answers of the agent and of the kernel programs count against one budget of the machine.
 #[test]
 fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     const COUNT: usize = 60;
@@ -173,11 +180,11 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     agent.flag("node-b")?;
     let begun = Instant::now();
     let refused = to_the_pod(&cluster, Place::Node, Family::V4, COUNT, LOOK)?;
-    // Parts of a second at both ends.
+    // Each second has a budget, also the first and the last one, of which only a part is measured.
     let most = 3 * (begun.elapsed().as_secs() + 2);
     let counted = counted(&agent)?;
-    ensure!(counted[0] <= most, "{} answers, {most} may be", counted[0]);
-    // Of two answers that arrive before it is read, a socket keeps one.
+    ensure!(counted[0] <= most, "{} answers, {most} at most", counted[0]);
+    // A socket stores only one of two errors that arrive before it is read.
     let all_seen = longest_gap(begun) < LOOK;
     ensure!(counted.iter().sum::<u64>() == COUNT as u64, "{COUNT} sent, counted {counted:?}");
     ensure!(
@@ -188,7 +195,7 @@ fn refusals_of_datagrams_have_a_budget() -> Result<()> {
     Ok(())
 }
 
-/// Each sender has its budget too, and other senders have theirs beside it.
+/// Each sender also has a budget of its own.
 #[test]
 fn refusals_of_one_sender_s_datagrams_have_a_budget() -> Result<()> {
     const COUNT: usize = 60;
@@ -200,7 +207,7 @@ fn refusals_of_one_sender_s_datagrams_have_a_budget() -> Result<()> {
     let refused = to_the_pod(&cluster, Place::Pod, Family::V4, COUNT, LOOK)?;
     let most = 6 + begun.elapsed().as_secs() + 1;
     let limited = counted(&agent)?[1];
-    ensure!((5..=most as usize).contains(&refused), "{refused} refused of {COUNT}, {most} may be");
+    ensure!((5..=most as usize).contains(&refused), "{refused} refused of {COUNT}, {most} at most");
     ensure!(limited >= COUNT as u64 - most, "{limited} of {COUNT} limited");
     let others = to_the_pod(&cluster, Place::Node, Family::V4, COUNT, LIMIT)?;
     ensure!(others == COUNT || longest_gap(begun) > LATE, "{others} of another sender's {COUNT} refused");

@@ -1,4 +1,4 @@
-//! Clients that kube-proxy keeps at one endpoint (`sessionAffinity: ClientIP`): sets and rules as those of its nftables mode.
+//! Clients that kube-proxy keeps at one endpoint (`sessionAffinity: ClientIP`), by sets and rules like those of its nftables mode.
 use std::{
     fmt::Write as _,
     net::SocketAddr,
@@ -21,13 +21,13 @@ use nodefence_tests::{
 
 use super::common::{LIMIT, connect, excused, lease_lapsed, own_counter, rescue_ready};
 
-/// The set of a node's clients.
+/// The name of the set of clients that are kept at a node's endpoint.
 pub(super) fn set(node: &Node) -> String {
     let socket = (node.pod_address(Family::V4), Service::Web.ports().1).into();
     Endpoint { service: "default/web", port: "", protocol: Protocol::Tcp, socket }.set()
 }
 
-/// A cluster whose web Service keeps its clients, and an agent that rescues and knows so.
+/// A cluster whose web Service has affinity, and an agent that rescues and whose cluster file says so.
 pub(super) fn keeping() -> Result<(Cluster, Agent)> {
     let cluster = Cluster::new(Options::default())?;
     let file = cluster.services_file();
@@ -45,11 +45,12 @@ pub(super) fn keeping() -> Result<(Cluster, Agent)> {
     Ok((cluster, agent))
 }
 
-/// kube-proxy sends a client of such a Service to the same endpoint again, unless that is forgotten.
+/// kube-proxy sends a client of such a Service to the same endpoint again, unless the client is deleted from the endpoint's set.
 #[test]
 fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
     let (cluster, agent) = keeping()?;
-    let (b, c) = (set(&cluster.b), set(&cluster.c));
+    let b = set(&cluster.b);
+    let c = set(&cluster.c);
     cluster.a.ns.nft(&format!(
         "flush chain ip kube-proxy service-web
          add rule ip kube-proxy service-web ip saddr @{b} goto endpoint-web-0
@@ -85,7 +86,7 @@ fn clients_that_are_kept_at_one_endpoint_go_elsewhere_too() -> Result<()> {
     Ok(())
 }
 
-/// Only the client whose packet is rescued is forgotten: a set was emptied for all of them.
+/// The agent deletes only the client whose packet is rescued from the set, not all clients.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn other_clients_stay_where_they_are_kept() -> Result<()> {
@@ -99,7 +100,7 @@ fn other_clients_stay_where_they_are_kept() -> Result<()> {
     cluster.a.ns.nft(&rules)?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    // Each second all clients of the hung endpoint are forgotten. Not now.
+    // This thread deletes all clients of the hung endpoint each second, so it is stopped.
     let still = Still::of_next(agent.proc()?.pid(), "stale-flows", || Ok(()))?;
     let elements = others.join(", ");
     cluster.a.ns.nft(&format!("add element ip kube-proxy {b} {{ {elements}, 192.0.2.2 }}"))?;
@@ -108,13 +109,13 @@ fn other_clients_stay_where_they_are_kept() -> Result<()> {
     let kept = cluster.a.ns.exec(&format!("nft list set ip kube-proxy {b}"))?;
     ensure!(!kept.contains("192.0.2.2 "), "the client is kept at the hung endpoint:\n{kept}");
     let gone: Vec<&String> = others.iter().filter(|other| !kept.contains(other.as_str())).collect();
-    ensure!(gone.is_empty(), "others were forgotten: {gone:?}");
+    ensure!(gone.is_empty(), "other clients were deleted from the set: {gone:?}");
     still.lift()
 }
 
-/// Rules that are made anew in each transaction, so that it holds the namespace's mutex for longer than the lease lasts.
+/// A transaction that makes many rules anew, so that it holds the namespace's mutex for longer than the lease lasts.
 fn large_transaction() -> Result<String> {
-    // An emulated processor takes as long for fewer.
+    // An emulated processor needs as long for fewer rules.
     let rules = if emulated() { 1_000 } else { 60_000 };
     let mut script =
         "add table inet large\nadd chain inet large rules\nflush chain inet large rules\n".to_owned();
@@ -125,20 +126,22 @@ fn large_transaction() -> Result<String> {
     Ok(script)
 }
 
-/// What such a client's packet waits for holds up nobody else's: with one thread for both the lease lapsed, and some of these
-/// connections were refused.
+/// The agent may have to wait for nftables to rescue a packet of such a client. Packets of other clients must not wait meanwhile. When one thread did both, the
+/// lease lapsed and some of these connections were refused.
 #[test]
 fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     /// Each transaction takes longer than the lease lasts.
     const PATIENCE: Duration = Duration::from_secs(60);
     let (cluster, agent) = keeping()?;
     let b = set(&cluster.b);
-    // Only node B keeps clients, so that each pick of it is emptied anew.
+    // Only node B keeps clients, so the agent deletes the client again for each pick of node B.
     let keep = format!("insert rule ip kube-proxy endpoint-web-0 update @{b} {{ ip saddr timeout 3h }}");
     cluster.a.ns.nft(&keep)?;
     cluster.b.freeze()?;
     agent.flag("node-b")?;
-    let (ns, pod, script) = (&cluster.a.ns, cluster.at(Place::Pod), large_transaction()?);
+    let ns = &cluster.a.ns;
+    let pod = cluster.at(Place::Pod);
+    let script = large_transaction()?;
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let to = cluster.service(Service::Host, Place::Outside, Family::V4);
     let transactions = AtomicU64::new(0);
@@ -155,7 +158,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     };
     let keeps = |stop: &AtomicBool| {
         repeat(stop, || {
-            // The connect may wait for a transaction, and be refused where that takes too long.
+            // The connect may wait for a transaction, and is refused if that takes too long.
             kept.fetch_add(answered(pod, web).into(), Ordering::Relaxed);
             Ok(Duration::ZERO)
         })
@@ -165,7 +168,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
             let started = Instant::now();
             let attempt = Conn::attempt(&cluster.client, to, LIMIT);
             attempt.at_first_syn()?;
-            // Where the machine itself stood still for longer than the lease lasts the kernel refuses, as it should.
+            // The kernel refuses if the machine itself stood still for longer than the lease, as it should.
             match attempt.request().0 {
                 Outcome::Answered => served.fetch_add(1, Ordering::Relaxed),
                 Outcome::Refused if lease_lapsed(started) => refused.fetch_add(1, Ordering::Relaxed),
@@ -174,7 +177,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
             Ok(Duration::from_millis(5))
         })
     };
-    // How long a transaction has to wait.
+    // A small transaction shows how long a transaction has to wait.
     let small = |stop: &AtomicBool| {
         repeat(stop, || {
             let begun = Instant::now();
@@ -196,7 +199,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     let counts = counts.into_iter().collect::<Result<Vec<u64>>>()?;
     excused(served.into_inner(), refused.into_inner())?;
     let held = Duration::from_nanos(longest.into_inner());
-    waited.with_context(|| format!("{counts:?} by each, a change took {held:?} at most"))?;
+    waited.with_context(|| format!("{counts:?} turns of each, a change took {held:?} at most"))?;
     println!(
         "{} transactions, a change took {held:?} at most; {} connections to the Service that keeps, {} others",
         counts[0], counts[1], counts[2]
@@ -205,7 +208,7 @@ fn who_waits_for_nftables_holds_up_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// Work that repeats until it is told to stop; gives how often it ran.
+/// Work that repeats until it is told to stop. Gives the number of times that it ran.
 type Client<'a> = dyn Fn(&AtomicBool) -> Result<u64> + Sync + 'a;
 
 fn answered(ns: &Netns, to: SocketAddr) -> bool {

@@ -1,4 +1,4 @@
-//! New connections from the moment at which the agent that rescues them is stopped, killed or ends.
+//! New connections after the agent that rescues them was stopped, was killed or has ended.
 use std::{
     io::ErrorKind,
     time::{Duration, Instant},
@@ -13,13 +13,13 @@ use nodefence_tests::{
 
 use super::common::{LIMIT, connect, own_counter, rescuing};
 
-/// Promised: a SYN that was handed over just before the agent stopped waits for its repetition, a second later, and for nothing else.
+/// The promised time for a connect. A SYN that was handed over just before the agent stopped waits only for its repetition a second later.
 const LONGEST: Duration = Duration::from_millis(1_200);
 /// A SYN without an answer is sent again after this long (RFC 6298 section 2.1).
 const REPETITION: Duration = Duration::from_secs(1);
-/// New connections are made for so long. The verdict itself may lapse 2 s after the stop: the agent renews it each second.
+/// How long the clients make new connections. The verdict itself may lapse 2 s after the stop, since the agent renews it each second.
 const MAKING: Duration = Duration::from_millis(700);
-/// When the clients of each place begin: some meet the lease, others come once it has lapsed.
+/// When the clients of each place begin. Some begin before the lease lapses, others after it.
 const BEGIN: [Duration; 4] =
     [Duration::ZERO, Duration::ZERO, Duration::from_millis(300), Duration::from_millis(300)];
 
@@ -32,13 +32,14 @@ struct Seen {
     repeated: usize,
 }
 
-/// Connects over and over from the moment on at which `stop` is called; each connection that is made or refused is so within [`LONGEST`].
+/// Connects again and again from the call of `stop` on. Each connect must end within [`LONGEST`].
 fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Result<Seen> {
     let until = Instant::now() + MAKING;
     let client = |place, begin| -> Result<(Seen, Duration)> {
         std::thread::sleep(begin);
         let to = cluster.service(Service::Web, place, Family::V4);
-        let (mut seen, mut longest) = (Seen::default(), Duration::ZERO);
+        let mut seen = Seen::default();
+        let mut longest = Duration::ZERO;
         while Instant::now() < until {
             let began = Instant::now();
             let attempt = Conn::attempt(cluster.at(place), to, LIMIT);
@@ -55,7 +56,7 @@ fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Res
                 Err(ErrorKind::ConnectionRefused) => seen.repeated += 1,
                 Err(other) => bail!("{place:?}: {other}"),
             }
-            // A server that does not get to accept drops SYNs too.
+            // The pause lets the servers accept: a server whose queue is full drops SYNs too.
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok((seen, longest))
@@ -67,7 +68,8 @@ fn from_the_stop_on(cluster: &Cluster, stop: impl FnOnce() -> Result<()>) -> Res
         stop()?;
         clients.into_iter().map(|client| client.join().ok().context("a client panicked")?).collect()
     })?;
-    let (mut seen, mut longest) = (Seen::default(), Duration::ZERO);
+    let mut seen = Seen::default();
+    let mut longest = Duration::ZERO;
     for (one, took) in all {
         seen.at_once += one.at_once;
         seen.repeated += one.repeated;
@@ -85,7 +87,7 @@ fn hung() -> Result<(Cluster, Agent)> {
     Ok((cluster, agent))
 }
 
-/// Once rescue's lease is over the kernel refuses. The agent goes on where it stood when it is resumed.
+/// Once rescue's lease has lapsed the kernel refuses. The agent rescues again when it is resumed.
 #[test]
 fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     let (cluster, agent) = hung()?;
@@ -94,7 +96,7 @@ fn a_stopped_agent_makes_no_connect_hang() -> Result<()> {
     ensure!(seen.at_once > 5, "{} were refused at once", seen.at_once);
     ensure!(seen.repeated > 0, "no SYN was handed to the agent that had just stopped");
     std::thread::sleep(Duration::from_millis(500));
-    // Packets that had been handed to the agent are too old by now: their senders have been refused.
+    // Packets that were handed to the stopped agent are too old by now, and are dropped.
     ensure!(own_counter(&agent, "rescue_late")? > 0, "{}", agent.expect(&["counters"])?);
     for _ in 0..30 {
         connect(&cluster, Service::Web, Place::Outside, Family::V4, &cluster.c)?;
@@ -114,7 +116,7 @@ fn a_killed_agent_makes_no_connect_hang() -> Result<()> {
     Ok(())
 }
 
-/// The agent gives its lease back first.
+/// An agent that ends gives back rescue's lease first, so the kernel refuses at once.
 #[test]
 fn an_agent_that_ends_lets_nobody_wait() -> Result<()> {
     let (cluster, mut agent) = hung()?;

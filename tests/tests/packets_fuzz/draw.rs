@@ -1,4 +1,4 @@
-//! Draws packets: of every shape that the programs know, many of them with faults.
+//! Draws random packets of each shape that the programs know, many of them with faults.
 use std::net::IpAddr;
 
 use nodefence_tests::{
@@ -8,7 +8,7 @@ use nodefence_tests::{
 };
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 
-/// One of these programs and a packet for it.
+/// Draws one of these programs, and a packet for it.
 pub(crate) fn draw(random: &mut StdRng, programs: &[&'static str]) -> (&'static str, Vec<u8>) {
     let name = *programs.choose(random).expect("not empty");
     let mut bytes = if random.random_ratio(1, 50) {
@@ -19,7 +19,7 @@ pub(crate) fn draw(random: &mut StdRng, programs: &[&'static str]) -> (&'static 
         mutated(random, name)
     };
     if name != XDP {
-        // The kernel refuses to run a classifier on less (bpf_prog_test_run_skb, Linux 6.18).
+        // The kernel refuses to run a classifier on fewer bytes (bpf_prog_test_run_skb, Linux 6.18).
         let least = match bytes[12..14] {
             [8, 0] => 34,
             [0x86, 0xdd] => 54,
@@ -32,7 +32,7 @@ pub(crate) fn draw(random: &mut StdRng, programs: &[&'static str]) -> (&'static 
     (name, bytes)
 }
 
-/// A packet that the program may know, often with faults.
+/// A packet that the program may parse, often with faults.
 fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
     let bare = name.ends_with("_l3");
     let frame = shape(random, bare);
@@ -41,14 +41,14 @@ fn mutated(random: &mut StdRng, name: &str) -> Vec<u8> {
         mutate(random, &mut bytes);
     }
     if bare && random.random_ratio(9, 10) {
-        // The kernel takes bytes of the source address for the ethertype of this frame.
+        // This packet has no Ethernet header, so the kernel reads bytes of the source address as the ethertype.
         let ethertype: [u8; 2] = if bytes[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
         bytes[12..14].copy_from_slice(&ethertype);
     }
     bytes
 }
 
-/// A node's backend in whose packets the kernel finds an ethertype where a frame starts with the IP header.
+/// The address of a node's backend. In a packet from this address that starts with the IP header, the kernel finds an ethertype where a frame has it.
 pub(crate) fn bare_backend(node: u32, sixth: bool) -> IpAddr {
     let text = if sixth { format!("fd00:0:86dd:{node}::7") } else { format!("8.0.{node}.7") };
     text.parse().expect("an address")
@@ -56,7 +56,7 @@ pub(crate) fn bare_backend(node: u32, sixth: bool) -> IpAddr {
 
 fn mutate(random: &mut StdRng, bytes: &mut Vec<u8>) {
     for _ in 0..random.random_range(0..5) {
-        // Mostly the headers.
+        // Most changes are in the headers.
         let end = if random.random_bool(0.8) { bytes.len().min(80) } else { bytes.len() };
         let at = random.random_range(0..end);
         bytes[at] = match random.random_range(0..4) {

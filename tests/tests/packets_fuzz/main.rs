@@ -1,4 +1,4 @@
-//! A million random and mutated packets, shared among the configurations: the programs and the plain model agree on each.
+//! A million random packets, many of them mutated, are shared among the configurations. The programs and a plain model must agree on each packet.
 //!
 //! `NODEFENCE_FUZZ_PACKETS` and `NODEFENCE_FUZZ_SEED` choose another number and another seed.
 use std::{env, thread};
@@ -22,7 +22,7 @@ const EVERY: &[&str] = &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP, XD
 const CUTTING: &[&str] = &["nf_egress_l2", "nf_egress_l2", "nf_egress_l3", XDP];
 const MOSTLY_XDP: &[&str] = &[XDP, XDP, XDP, "nf_egress_l2"];
 
-/// Each list is one thread's: loading the programs takes a large part of the time on an emulated processor.
+/// Each list of setups runs in one thread, which loads the programs once. On an emulated processor the load takes a large part of the time.
 const THREADS: [&[Setup]; 2] = [
     &[
         Setup {
@@ -114,7 +114,7 @@ fn the_programs_do_what_the_model_does() -> Result<()> {
         }
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
-    // The kernel's test run has no socket that is connected to anything, and no helper fails in it. No sender is told apart here.
+    // In the kernel's test run no socket is connected and no helper fails. Senders have no budgets of their own here.
     let out_of_reach =
         |reason: &Reason| matches!(reason, Reason::Failed | Reason::OwnSocket | Reason::IcmpSenderLimited);
     for reason in Reason::ALL.iter().filter(|reason| !out_of_reach(reason)) {

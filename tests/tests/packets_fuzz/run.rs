@@ -1,4 +1,4 @@
-//! One configuration: each packet's fate, its counter, and the records for user space.
+//! Runs one configuration, and checks each packet's fate, its counter, and the records for user space.
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,24 +16,24 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::draw::draw;
 
-/// How many packets of each kind there were.
+/// The number of packets of each kind.
 pub(crate) type Counts = HashMap<&'static str, u64>;
 
-/// The settings of the programs beside the tables, and which of them run.
+/// A configuration: the programs that run, and their settings.
 pub(crate) struct Setup {
     pub(crate) name: &'static str,
-    /// Of [`WHOLE`] packets.
+    /// This setup's share of the packets, in parts of [`WHOLE`].
     pub(crate) share: u64,
     pub(crate) programs: &'static [&'static str],
     pub(crate) adapt: fn(&mut World),
-    /// Kinds of packets without which this setup would prove little.
+    /// Kinds of packets that must occur, since this setup would prove little without them.
     pub(crate) reaches: &'static [&'static str],
 }
 
 pub(crate) const WHOLE: u64 = 20;
 
-/// The ring of packets to rescue holds 498 of the longest records.
-const TAKEN_OUT_EVERY: u64 = 256;
+/// The rings are read after this many packets. The ring of packets to rescue has room for 498 of the longest records.
+const READ_EVERY: u64 = 256;
 
 /// The records that the programs must have handed to user space since the last reading.
 #[derive(Default)]
@@ -60,7 +60,7 @@ pub(crate) fn run(
     packets: u64,
 ) -> Result<Counts> {
     let cpu = stay_on_one_cpu()?;
-    // No sender is told apart: that is for `packets_maps`.
+    // The namespace does not forward, so senders have no budgets of their own. `packets_maps` tests these.
     own_network(false)?;
     install(programs, world)?;
     programs.take_rescues_until(if world.rescues { u64::MAX } else { 0 })?;
@@ -102,11 +102,11 @@ pub(crate) fn run(
                 *counts.entry(also).or_default() += 1;
             }
         }
-        if i % TAKEN_OUT_EVERY == 0 {
-            // Where no budget is small this one is never spent.
+        if i % READ_EVERY == 0 {
+            // This budget must never be spent in setups without small budgets.
             programs.set_budget("answer_budget", Budget { second: second()?, spent: 0 })?;
         }
-        if i % TAKEN_OUT_EVERY == 0 || i + 1 == packets {
+        if i % READ_EVERY == 0 || i + 1 == packets {
             told.compare(programs).with_context(|| format!("up to packet {i}"))?;
         }
     }
@@ -130,7 +130,7 @@ fn counters(programs: &Programs) -> Result<Vec<Counter>> {
     Reason::ALL.iter().map(|reason| programs.counter(*reason)).collect()
 }
 
-/// XDP would answer it if it could do so without harm.
+/// Whether XDP leaves a packet to egress that it would answer if the device had no VLAN devices and XDP were native.
 fn left_to_egress(world: &World, hook: Hook, bytes: &[u8], expected: &Judgement) -> bool {
     if hook != Hook::Xdp || !(world.vlans || world.generic) || expected.fate != Fate::Pass {
         return false;
@@ -143,7 +143,7 @@ fn second() -> Result<u64> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec() as u64)
 }
 
-/// The rest of a second's budgets.
+/// The parts of the budgets that are left in a second.
 fn left(budgets: Budgets, (icmp, answers, samples): (Budget, Budget, Limits), second: u64) -> Budgets {
     let rest = |budget: u32, of: u64, spent: u32| {
         if of == second { budget.saturating_sub(spent) } else { budget }
@@ -159,7 +159,7 @@ fn spent_by(programs: &Programs, cpu: usize) -> Result<(Budget, Budget, Limits)>
     Ok((programs.budget("icmp_budget")?, programs.budget("answer_budget")?, programs.limits(cpu)?))
 }
 
-/// Runs a packet where budgets are small, and holds to the model what it took from them.
+/// Runs a packet while budgets are small, and compares with the model what the packet took from them.
 fn limited(
     programs: &mut Programs,
     world: &World,
@@ -170,7 +170,7 @@ fn limited(
     judgement: &Judgement,
 ) -> Result<(Judgement, Outcome)> {
     if random.random_ratio(1, 4) {
-        // Any state that budgets may be in: fresh, almost spent, spent, and that of another second.
+        // Sets the budgets to any state: unused, almost spent, spent, or from another second.
         let now = second()?;
         programs.set_limits(Limits {
             second: now - random.random_range(0..2),
@@ -193,7 +193,7 @@ fn limited(
     let outcome = programs.run(name, bytes).with_context(|| format!("{name} on {bytes:02x?}"))?;
     let ended = second()?;
     let spent_after = spent_by(programs, cpu)?;
-    // A second may end while the program runs: either of both may be the one it saw.
+    // A second may end while the program runs, so the program may have seen either of the two.
     let mut seen = Vec::new();
     for second in began..=ended {
         let mut rest = left(world.budgets, spent, second);
@@ -222,14 +222,14 @@ impl Told {
         for (kind, reason) in kinds {
             let Some(reason) = reason else { continue };
             let head = bytes.len().min(HEAD_LEN);
-            // XDP copies whole words.
+            // XDP copies only whole words of 4 bytes.
             let head = if name == XDP { head / 4 * 4 } else { head };
             let head = bytes[..head].to_vec();
             self.events.push(Note { kind, reason, node, l3, len: bytes.len(), head });
         }
     }
 
-    /// Holds what the ring buffers have to what was expected.
+    /// Compares the records in the ring buffers with the expected ones.
     fn compare(&mut self, programs: &mut Programs) -> Result<()> {
         let events = programs.events()?.iter().map(note).collect::<Result<Vec<_>>>()?;
         for (i, (found, expected)) in events.iter().zip(&self.events).enumerate() {
@@ -267,8 +267,8 @@ fn note(event: &Event) -> Result<Note> {
 fn agrees(world: &World, name: &str, bytes: &[u8], expected: &Judgement, outcome: &Outcome) -> bool {
     let (pass, drop, answer) =
         if name == XDP { (XDP_PASS, XDP_DROP, XDP_TX) } else { (TC_PASS, TC_DROP, TC_REDIRECT) };
-    // Independent of the model: nothing is ever cut but what bears the address of a flagged node's backend where a destination
-    // stands, behind an Ethernet header with at most two tags or none at all.
+    // This check is independent of the model. A packet may only be cut if it has the address of a flagged node's backend at the place of a destination address:
+    // behind an Ethernet header with at most two tags, or without an Ethernet header.
     let flagged = |backend: &Backend| {
         world.nodes.get(&backend.node).is_some_and(|node| {
             matches!(node.order, Order::Refuse | Order::Drop)
@@ -288,7 +288,7 @@ fn agrees(world: &World, name: &str, bytes: &[u8], expected: &Judgement, outcome
     if outcome.verdict != pass && !addressed() {
         return false;
     }
-    // And no answer leaves where it would not arrive as it should.
+    // No program may answer where its answer would not arrive as it should.
     let tagged = bytes[12..14] == [0x81, 0] || bytes[12..14] == [0x88, 0xa8];
     let spoilt = if name == XDP { world.generic || world.vlans && !tagged } else { world.injects };
     if outcome.verdict == answer && spoilt {

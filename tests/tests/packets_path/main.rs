@@ -1,10 +1,8 @@
-//! The passing path, read from the object's instructions as the loader gives them to the kernel: what a packet meets that passes without its node
-//! having a verdict.
+//! The passing path: the instructions that run for a packet whose node has no verdict. They are read from the object as the loader gives them to the kernel.
 //!
-//! Every path from a program's entry is followed, through the functions that it calls, until the program returns or until a node's entry was found
-//! to say something else than healthy. On each of them there is at most one hash lookup, at most one array lookup and that only behind a hit, no write
-//! but to the stack, no helper that could write or copy the packet, and "pass" is returned. Where no IP header can be read no backend is looked up,
-//! and the packet may be counted.
+//! The test follows every path from a program's entry, through the functions that it calls, until the program returns or until a node's entry was found not to
+//! be healthy. Each path has at most one hash lookup, at most one array lookup and that only after a hit, no write except to the stack, and no helper that
+//! could write or copy the packet. Each path returns "pass". If no IP header can be read, no backend is looked up, and the packet may be counted.
 use std::collections::{BTreeSet, HashSet};
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,7 +15,7 @@ use walk::{Hooked, Map, Program, walk};
 mod state;
 mod walk;
 
-/// The program with all that it calls, and references to maps as indexes of [`Program::maps`].
+/// The program with all functions that it calls. References to maps are indexes of [`Program::maps`].
 fn program(name: &str) -> Result<Program> {
     let mut object = Object::parse(nodefence::DATAPLANE_OBJECT)?;
     let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
@@ -38,7 +36,7 @@ fn the_passing_path_looks_up_once_and_writes_nothing() -> Result<()> {
         let found = walk(&program, pass).with_context(|| name.to_owned())?;
         println!("{name}: {} instructions, {} states, {:#?}", program.code.len(), found.states, found.passed);
         ensure!(found.verdicts > 0, "{name}: no path comes to a verdict");
-        // The walk would prove little if it did not come by these.
+        // The walk must have found these paths, or else it would prove little.
         let expected = [
             ("no IP packet", Passed::default()),
             ("no backend", Passed { hash_lookups: 1, ..Passed::default() }),
@@ -51,7 +49,7 @@ fn the_passing_path_looks_up_once_and_writes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Shows that the walk finds both: this program reads the time, and has the kernel copy each packet.
+/// The walk finds calls of forbidden helpers: this program reads the time, and has the kernel copy each packet.
 #[test]
 fn a_helper_that_is_called_is_found() -> Result<()> {
     let found = walk(&program("nf_inject")?, TC_PASS);
@@ -60,14 +58,14 @@ fn a_helper_that_is_called_is_found() -> Result<()> {
     Ok(())
 }
 
-/// One such write makes the verifier put an unclone in front of every packet (`bpf_unclone_prologue`, net/core/filter.c).
+/// One write through a packet pointer makes the verifier add code that unclones each packet (`bpf_unclone_prologue`, net/core/filter.c).
 #[test]
 fn no_tc_program_writes_through_a_packet_pointer() -> Result<()> {
     for name in CLASSIFIERS {
         let writes = walk::packet_writes(&program(name)?).with_context(|| name.to_owned())?;
         ensure!(writes == BTreeSet::new(), "{name}: instructions {writes:?} write to the packet");
     }
-    // XDP does: it answers in place.
+    // The XDP program writes to the packet, since it answers in place. So the walk must find its writes.
     ensure!(!walk::packet_writes(&program(XDP)?)?.is_empty(), "no write of {XDP} was found");
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! The knowledge of registers and stack at an instruction.
+//! What is known about registers and stack at an instruction.
 use std::collections::BTreeMap;
 
-/// The actions of a path up to its end.
+/// The actions of a path so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub(crate) struct Passed {
     pub(crate) hash_lookups: u8,
-    /// The address is a backend's.
+    /// The lookup found a backend.
     pub(crate) hit: bool,
     pub(crate) array_lookups: u8,
-    /// Headers were read by a helper: they are not in the linear part, or make no sense there.
+    /// A helper read the headers, since they are not in the linear part, or make no sense there.
     pub(crate) loaded: bool,
-    /// There was no IP header to be read: the packet may be counted.
+    /// No IP header could be read, so the packet may be counted.
     pub(crate) unread: bool,
 }
 
@@ -21,14 +21,14 @@ pub(crate) enum Value {
     Context,
     Packet,
     PacketEnd,
-    /// Into the frame of so many calls, at this offset where it is known.
+    /// A pointer into the frame with this index, at this offset if it is known.
     Stack(usize, Option<i32>),
     Map(usize),
-    /// Element of a map, or null.
+    /// An element of a map, or null.
     Found(usize),
-    /// Start of an element.
+    /// The start of an element.
     Element(usize),
-    /// First field of an element of `nodes`.
+    /// The first field of an element of `nodes`.
     Verdict,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Value {
 pub(crate) struct Frame {
     pub(crate) back_to: usize,
     pub(crate) saved: [Value; 4],
-    /// Whole words by offset.
+    /// Words of 8 bytes, by offset.
     pub(crate) words: BTreeMap<i32, Value>,
 }
 
@@ -57,7 +57,7 @@ impl State {
         self.registers[usize::from(register)]
     }
 
-    /// Something of this size, or of any, was written there.
+    /// Notes a write of `size` bytes to the stack. Without `at` the place of the write is unknown.
     pub(crate) fn write_stack(&mut self, frame: usize, at: Option<i32>, size: i32, value: Value) {
         let words = &mut self.frames[frame].words;
         let Some(at) = at else { return words.clear() };
@@ -77,10 +77,10 @@ impl State {
         self.values().filter(|value| **value == from).for_each(|value| *value = to);
     }
 
-    /// Forgets all but where the packet, the context and the stack are: so many states less.
+    /// Forgets all values except for pointers to the packet, the context and the stack, which makes fewer states.
     pub(crate) fn keep_pointers(&mut self) {
-        let kept = |value: &Value| matches!(value, Value::Packet | Value::Context | Value::Stack(..));
-        self.values().filter(|value| !kept(value)).for_each(|value| *value = Value::Anything);
+        let is_pointer = |value: &Value| matches!(value, Value::Packet | Value::Context | Value::Stack(..));
+        self.values().filter(|value| !is_pointer(value)).for_each(|value| *value = Value::Anything);
         for frame in &mut self.frames {
             frame.words.retain(|_, value| *value != Value::Anything);
         }
@@ -97,7 +97,7 @@ pub(crate) fn size(code: u8) -> i32 {
     }
 }
 
-/// Numbers are not added up: loops that count would have a state for each turn.
+/// The result of an instruction. Sums of numbers are not calculated, since a loop that counts would have a state for each turn.
 pub(crate) fn calculated(code: u8, value: Value, operand: Value) -> Value {
     let whole = code & 7 == 7;
     match (code & 0xf0, value, operand) {

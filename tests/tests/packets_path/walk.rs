@@ -1,7 +1,7 @@
-//! Follows a program's instructions along every path, knowing of registers and stack what kind of value they hold.
+//! Follows a program's instructions along every path. The walk knows what kind of value each register and each word of the stack holds.
 //!
-//! As much of the instruction set as the object uses (RFC 9669); what it does not know of a value it takes for anything, so that a path may be
-//! followed that no packet takes, but none that a packet takes is left out.
+//! It knows the part of the instruction set that the object uses (RFC 9669). An unknown value may be anything, so the walk may follow a path that no packet
+//! takes, but it leaves out no path that a packet takes.
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -39,16 +39,16 @@ pub(crate) struct Program {
 pub(crate) struct Found {
     /// The actions of all paths that let the packet pass.
     pub(crate) passed: BTreeSet<Passed>,
-    /// Paths that came to a verdict.
+    /// The number of paths that came to a verdict.
     pub(crate) verdicts: u64,
     pub(crate) states: usize,
 }
 
 /// The subject of a walk.
 enum Aim {
-    /// The rules of the passing path, with what is returned there.
+    /// The rules of the passing path, which must return this value.
     Passing(u32),
-    /// Writes through packet pointers, wherever they are.
+    /// All writes through packet pointers.
     Writes(BTreeSet<usize>),
 }
 
@@ -59,7 +59,7 @@ struct Walk<'a> {
     to_do: Vec<State>,
 }
 
-/// Follows all paths up to a verdict, and holds them to the rules.
+/// Follows all paths up to a verdict, and checks them by the rules.
 pub(crate) fn walk(program: &Program, pass: u32) -> Result<Found> {
     Ok(go(program, Aim::Passing(pass))?.found)
 }
@@ -101,7 +101,7 @@ impl Walk<'_> {
         let src = instruction.src_reg();
         let code = instruction.code;
         match code & 7 {
-            // ld_imm64: two instructions' places.
+            // `ld_imm64` takes the places of two instructions.
             0 if code == 0x18 => {
                 let upper = self.program.code.get(state.at + 1).context("behind the end")?.imm;
                 state.set(
@@ -119,7 +119,7 @@ impl Walk<'_> {
                 state.set(dst, value);
             }
             2 | 3 => {
-                // Atomic operations (mode 0xc0) write as well, and bring back a number.
+                // Atomic operations (mode 0xc0) write too, and the written value is unknown.
                 let value =
                     if code & 7 == 3 { state.get(src) } else { Value::Number(instruction.imm.into()) };
                 let value = if code & 0xe0 == 0xc0 { Value::Anything } else { value };
@@ -192,7 +192,7 @@ impl Walk<'_> {
                 };
                 for equal in [true, false] {
                     let mut state = state.clone();
-                    // Other comparisons than these teach nothing.
+                    // Other comparisons say nothing about values that the walk knows.
                     let jumps = match operation {
                         0x10 => equal,
                         0x50 => !equal,
@@ -214,7 +214,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Applies the result that `value` is `equal` to `by` or not; false where that cannot be, or where the path has come to its verdict.
+    /// Notes that `value` is equal to `by`, or is not. False if that is impossible, or if the path has come to its verdict.
     fn learnt(&mut self, state: &mut State, value: Value, by: Value, equal: bool) -> bool {
         match (value, by) {
             (Value::Number(a), Value::Number(b)) => (a as u32 == b as u32) == equal,
@@ -271,7 +271,7 @@ impl Walk<'_> {
             (LOOK_UP, other) => bail!("a lookup in {}", self.told(other)),
             _ => bail!("helper {number} is called before a verdict"),
         }
-        // The helper may write where its arguments point to.
+        // The helper may write to each place of the stack to which an argument points.
         for register in 1..=5 {
             if let Value::Stack(frame, _) = state.get(register)
                 && number != LOOK_UP

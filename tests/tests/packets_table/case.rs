@@ -31,7 +31,7 @@ pub(crate) struct Case {
     pub(crate) want: Want,
 }
 
-/// The source address; the kernel takes two of its bytes for the ethertype where a frame starts with the IP header.
+/// The source address. In a frame that starts with the IP header the kernel reads two bytes of this address as the ethertype.
 pub(crate) fn client(sixth: bool) -> IpAddr {
     if sixth { "2001:db8:86dd::5" } else { "8.0.5.5" }.parse().expect("an address")
 }

@@ -1,5 +1,5 @@
-//! A table of real packets: every protocol, header shape and verdict, through TC with and without Ethernet header and
-//! through XDP. What comes back is checked field by field by an independent library.
+//! A table of real packets of every protocol, header shape and verdict. They run through TC with and without an Ethernet header, and through XDP. An
+//! independent library checks each field of the answers.
 use anyhow::{Context as _, Result, ensure};
 use nodefence_common::{Counter, Reason};
 use nodefence_tests::{
@@ -24,14 +24,14 @@ use shapes::shapes;
 fn protocols(table: &mut Table, sixth: bool) {
     let to = |transport| frame(sixth, REFUSE, transport);
     table.add("a segment with data", to(tcp(ACK_FLAG | PSH_FLAG)), reset());
-    table.edited("a bare ACK", to(tcp(ACK_FLAG)), |f| f.payload.clear(), reset());
+    table.edited("a bare ACK", to(tcp(ACK_FLAG)), |frame| frame.payload.clear(), reset());
     table.add("a segment that ends", to(tcp(ACK_FLAG | FIN_FLAG)), reset());
     table.add("SYN and ACK", to(tcp(ACK_FLAG | SYN_FLAG)), reset());
-    table.edited("TCP options", to(tcp(ACK_FLAG)), |f| f.tcp_options = vec![1; 40], reset());
+    table.edited("TCP options", to(tcp(ACK_FLAG)), |frame| frame.tcp_options = vec![1; 40], reset());
     table.edited(
         "a SYN",
         to(tcp(SYN_FLAG)),
-        |f| f.payload.clear(),
+        |frame| frame.payload.clear(),
         Want::Answer(ExpectedAnswer::Refuse(SEQ + 1)),
     );
     table.add("a SYN with data", to(tcp(SYN_FLAG)), refuse(1));
@@ -45,10 +45,10 @@ fn protocols(table: &mut Table, sixth: bool) {
     table.edited(
         "an empty datagram",
         to(Transport::Udp),
-        |f| f.payload.clear(),
+        |frame| frame.payload.clear(),
         Want::Answer(ExpectedAnswer::Unreachable),
     );
-    let long = |f: &mut Frame| f.payload = vec![0x5a; 1_200];
+    let long = |frame: &mut Frame| frame.payload = vec![0x5a; 1_200];
     table.edited("a long datagram", to(Transport::Udp), long, Want::Answer(ExpectedAnswer::Unreachable));
     table.edited("a long segment", to(tcp(ACK_FLAG)), long, reset());
     table.add("SCTP", to(Transport::Sctp), Want::Drop(Reason::Dropped));
@@ -97,7 +97,7 @@ fn verdicts(table: &mut Table, sixth: bool) {
             table.add("neighbour solicitation", frame(true, node, Transport::Icmp(135)), want);
         }
     }
-    // A host-network backend: the port decides.
+    // Of a host-network backend only the packets to its port are cut.
     let host = |transport, port| {
         let mut frame = frame(sixth, HOST, transport);
         frame.dport = port;
@@ -124,7 +124,7 @@ fn verdicts(table: &mut Table, sixth: bool) {
     exempt(table, sixth);
 }
 
-/// Packets that pass to a flagged node because a Service has no other endpoint: of a pod, and of the host network.
+/// Packets to a flagged node that pass because a Service has no other endpoint, for a pod and for the host network.
 fn exempt(table: &mut Table, sixth: bool) {
     let to = |node, transport, port| {
         let mut frame = frame(sixth, node, transport);
@@ -145,7 +145,7 @@ fn exempt(table: &mut Table, sixth: bool) {
     table.add("a datagram to a port that is not exempt", datagram, Want::Answer(ExpectedAnswer::Unreachable));
     let sctp = to(EXEMPT, Transport::Sctp, HOST_PORT);
     table.add("SCTP to a port that is not exempt", sctp, Want::Drop(Reason::Dropped));
-    // Answers to the own requests of an exempt backend come to whatever port it sent them from.
+    // Answers to the own requests of an exempt backend may have any destination port.
     for transport in [tcp(SYN_FLAG | ACK_FLAG), tcp(ACK_FLAG), tcp(RST_FLAG), Transport::Udp, Transport::Sctp]
     {
         let name = format!("{transport:?} in answer to an exempt address");
@@ -155,7 +155,7 @@ fn exempt(table: &mut Table, sixth: bool) {
         table.add(&format!("{name}, from a port that is cut there"), from_cut, Want::Counted(Reason::Exempt));
     }
     table.add("an answer to the host", to(HOST, tcp(SYN_FLAG | ACK_FLAG), ANSWER_PORT), Want::Pass);
-    // An exempt flow needs its ICMP errors, and a ping tells nothing that they do not.
+    // An exempt flow needs its ICMP errors. A ping passes too.
     let icmp: &[u8] = if sixth { &[1, 2, 128, 135] } else { &[3, 8] };
     for kind in icmp {
         let frame = to(EXEMPT, Transport::Icmp(*kind), 0);
@@ -219,7 +219,7 @@ fn hold(programs: &mut Programs, program: &str, case: &Case, want: Want) -> Resu
     }
     for ((before, after), counted) in before.iter().zip(counters(programs)?).zip(Reason::ALL) {
         let hit = reason(want) == Some(*counted);
-        // A frame whose IP header was not found is counted as a whole.
+        // All bytes of a frame count if its IP header was not found.
         let header = if case.frame.tags.len() > 2 { 0 } else { case.frame.l3() };
         let expected = if hit { (1, (bytes.len() - header) as u64) } else { (0, 0) };
         let found = (after.packets - before.packets, after.bytes - before.bytes);
@@ -262,10 +262,10 @@ fn egress_without_a_link_layer_header() -> Result<()> {
         let plain = case.frame.tags.is_empty() && case.frame.macs.is_some_and(|(to, _)| to[0] & 1 == 0);
         case.frame.macs = None;
         let sixth = case.frame.src.is_ipv6();
-        // The kernel takes the frame for an Ethernet one: its ethertype lies in the source address, and 14 bytes more than
-        // the IP header must be there (bpf_prog_test_run_skb, Linux 6.18).
+        // The kernel treats the frame as an Ethernet frame: it reads the ethertype from the source address, and wants 14 bytes more than
+        // the IP header (bpf_prog_test_run_skb, Linux 6.18).
         let long = case.frame.bytes().len() >= if sixth { 54 } else { 34 };
-        // This packet has no sender's address.
+        // Without an Ethernet header there is no source MAC address, so no packet is foreign.
         let foreign = matches!(case.want, Want::Counted(Reason::Foreign));
         plain && long && !foreign && case.frame.src == client(sixth)
     })
@@ -274,16 +274,17 @@ fn egress_without_a_link_layer_header() -> Result<()> {
 #[test]
 fn xdp() -> Result<()> {
     run(XDP, |case| {
-        // XDP answers TCP only, and a group address is never the device's own.
+        // XDP answers TCP only.
         if matches!(case.want, Want::Answer(ExpectedAnswer::Unreachable) | Want::Drop(Reason::Handed)) {
             case.want = Want::Drop(Reason::Dropped);
         }
-        // XDP answers alike whoever sent the packet: only the destination counts.
+        // XDP does not look at the sender, so no packet is foreign.
         if matches!(case.want, Want::Counted(Reason::Foreign)) {
             return false;
         }
+        // A group address is never the device's own, and XDP passes such frames.
         let group = case.frame.macs.is_some_and(|(to, _)| to[0] & 1 == 1);
-        // Passing packets are counted at TC egress. A frame in which no IP header was found gets no further than here.
+        // TC egress counts passing packets, so XDP does not. Only XDP counts a frame in which no IP header was found.
         if group || matches!(case.want, Want::Counted(_)) && case.frame.tags.len() <= 2 {
             case.want = Want::Pass;
         }

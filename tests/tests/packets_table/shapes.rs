@@ -1,4 +1,4 @@
-//! Tags, options, extension headers, fragments, and addresses that nothing is answered to.
+//! Tags, options, extension headers, fragments, and source addresses to which no answer is sent.
 use std::net::IpAddr;
 
 use nodefence_common::Reason;
@@ -14,25 +14,33 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
     let ack = || frame(sixth, REFUSE, tcp(ACK_FLAG));
     let udp = || frame(sixth, REFUSE, Transport::Udp);
     for tags in [vec![0x8100], vec![0x88a8], vec![0x88a8, 0x8100], vec![0x8100, 0x8100]] {
-        table.edited(&format!("TCP, tags {tags:x?}"), ack(), |f| f.tags = tags.clone(), reset());
+        table.edited(&format!("TCP, tags {tags:x?}"), ack(), |frame| frame.tags = tags.clone(), reset());
         table.edited(
             &format!("UDP, tags {tags:x?}"),
             udp(),
-            |f| f.tags = tags,
+            |frame| frame.tags = tags,
             Want::Answer(ExpectedAnswer::Unreachable),
         );
     }
-    table.edited("three tags", ack(), |f| f.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));
-    // Somebody else's: a pod's, a guest's or a tenant's, and what leaves in a VLAN by which no route to a backend does.
+    table.edited("three tags", ack(), |frame| frame.tags = vec![0x8100; 3], Want::Counted(Reason::Unparsed));
+    // Foreign packets: those with the MAC address of a pod, a guest or a tenant, and those in a VLAN by which no route to a backend leaves.
     for transport in [tcp(ACK_FLAG), tcp(2), Transport::Udp, Transport::Sctp] {
         let foreign = Want::Counted(Reason::Foreign);
         let made = || frame(sixth, REFUSE, transport.clone());
         for mac in [PEER_MAC, [2, 0, 0, 0, 0, 0x12], [2, 0, 0, 0, 1, 0x11], [0; 6]] {
-            table.edited("another's MAC address", made(), |f| f.macs = Some((PEER_MAC, mac)), foreign);
+            table.edited(
+                "another's MAC address",
+                made(),
+                |frame| frame.macs = Some((PEER_MAC, mac)),
+                foreign,
+            );
         }
         for tags in [vec![0x8100], vec![0x88a8], vec![0x8100, 0x8100]] {
             for vlan in [99, 101, 200] {
-                let set = |f: &mut Frame| (f.tags, f.vlan) = (tags.clone(), vlan);
+                let set = |frame: &mut Frame| {
+                    frame.tags = tags.clone();
+                    frame.vlan = vlan;
+                };
                 table.edited(&format!("tags {tags:x?} from VLAN {vlan} on"), made(), set, foreign);
             }
         }
@@ -41,13 +49,13 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
         table.edited(
             "a link-layer group",
             ack(),
-            |f| f.macs = Some((mac, OWN_MAC)),
+            |frame| frame.macs = Some((mac, OWN_MAC)),
             Want::Drop(Reason::Dropped),
         );
     }
     let sources = if sixth { ["::", "::1", "ff02::1"] } else { ["0.0.0.0", "127.0.0.1", "239.1.1.1"] };
     for source in sources {
-        let set = |f: &mut Frame| f.src = source.parse().expect("an address");
+        let set = |frame: &mut Frame| frame.src = source.parse().expect("an address");
         table.edited(&format!("from {source}"), ack(), set, Want::Drop(Reason::Dropped));
         table.edited(&format!("from {source}, UDP"), udp(), set, Want::Drop(Reason::Dropped));
     }
@@ -57,12 +65,22 @@ pub(crate) fn shapes(table: &mut Table, sixth: bool) {
         return;
     }
     for len in [4, 20, 40] {
-        table.edited(&format!("TCP, {len} bytes of options"), ack(), |f| f.options = vec![1; len], reset());
-        table.edited(&format!("UDP, {len} bytes of options"), udp(), |f| f.options = vec![1; len], handed);
+        table.edited(
+            &format!("TCP, {len} bytes of options"),
+            ack(),
+            |frame| frame.options = vec![1; len],
+            reset(),
+        );
+        table.edited(
+            &format!("UDP, {len} bytes of options"),
+            udp(),
+            |frame| frame.options = vec![1; len],
+            handed,
+        );
     }
-    let broadcast = |f: &mut Frame| f.src = "255.255.255.255".parse().expect("an address");
+    let broadcast = |frame: &mut Frame| frame.src = "255.255.255.255".parse().expect("an address");
     table.edited("from the broadcast address", ack(), broadcast, Want::Drop(Reason::Dropped));
-    fragments(table, [ack(), udp()], v4(HOST), |f, fragment| f.fragment = Some(fragment));
+    fragments(table, [ack(), udp()], v4(HOST), |frame, fragment| frame.fragment = Some(fragment));
 }
 
 fn shapes_v6(table: &mut Table) {
@@ -80,45 +98,50 @@ fn shapes_v6(table: &mut Table) {
         vec![option(0, 0), option(60, 1), option(43, 2)],
     ] {
         let kinds: Vec<_> = chain.iter().map(|(kind, _)| *kind).collect();
-        table.edited(&format!("TCP behind {kinds:?}"), ack(), |f| f.extensions = chain.clone(), reset());
+        table.edited(
+            &format!("TCP behind {kinds:?}"),
+            ack(),
+            |frame| frame.extensions = chain.clone(),
+            reset(),
+        );
         table.edited(
             &format!("UDP behind {kinds:?}"),
             udp(),
-            |f| f.extensions = chain,
+            |frame| frame.extensions = chain,
             Want::Drop(Reason::Handed),
         );
     }
     let atomic = vec![Frame::fragment_header(0, false)];
-    table.edited("an atomic fragment", ack(), |f| f.extensions = atomic, reset());
+    table.edited("an atomic fragment", ack(), |frame| frame.extensions = atomic, reset());
     let mut waypoint = option(43, 2);
     waypoint.1[3] = 1;
-    table.edited("a waypoint", ack(), |f| f.extensions = vec![waypoint], Want::Drop(Reason::Dropped));
+    table.edited("a waypoint", ack(), |frame| frame.extensions = vec![waypoint], Want::Drop(Reason::Dropped));
     let long = |units: usize| vec![option(60, 0); units];
-    table.edited("six extension headers", ack(), |f| f.extensions = long(6), reset());
+    table.edited("six extension headers", ack(), |frame| frame.extensions = long(6), reset());
     table.edited(
         "seven extension headers",
         ack(),
-        |f| f.extensions = long(7),
+        |frame| frame.extensions = long(7),
         Want::Counted(Reason::Unparsed),
     );
     let deep = vec![option(60, 60)];
     table.edited(
         "headers that lie too deep",
         ack(),
-        |f| f.extensions = deep,
+        |frame| frame.extensions = deep,
         Want::Counted(Reason::Unparsed),
     );
-    fragments(table, [ack(), udp()], v6(HOST), |f, (offset, more)| {
-        f.extensions = vec![Frame::fragment_header(offset, more)];
+    fragments(table, [ack(), udp()], v6(HOST), |frame, (offset, more)| {
+        frame.extensions = vec![Frame::fragment_header(offset, more)];
     });
     let mut none = frame(true, REFUSE, Transport::Raw(59));
     none.payload.clear();
     table.add("no next header", none, Want::Drop(Reason::Dropped));
-    let mapped = |f: &mut Frame| f.dst = "::ffff:10.244.1.7".parse().expect("an address");
+    let mapped = |frame: &mut Frame| frame.dst = "::ffff:10.244.1.7".parse().expect("an address");
     table.edited("an IPv4-mapped destination", ack(), mapped, Want::Counted(Reason::Unparsed));
 }
 
-/// Fragments of these frames, to a backend and to a port-scoped one; `cut` makes one of a frame, of its offset and of whether more follow.
+/// Fragments of these frames, to a backend and to a host-network one. `cut` makes a frame a fragment with this offset, and with or without more to follow.
 fn fragments(table: &mut Table, frames: [Frame; 2], host: IpAddr, cut: impl Fn(&mut Frame, (u16, bool))) {
     for (name, fragment) in [("first", (0, true)), ("middle", (185, true)), ("last", (370, false))] {
         for mut frame in frames.clone() {

@@ -1,4 +1,4 @@
-//! A cluster behind IPVS, an agent that finds faults soon, and what the tables say.
+//! A cluster behind IPVS, and an agent that reports faults soon.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use nodefence_tests::{
     ipvs,
 };
 
-/// For waits that nothing is promised of.
+/// The limit of waits that have no promised time.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 
-/// Longer than [`FAULT_AFTER`], and than twice that.
+/// More than twice [`FAULT_AFTER`].
 const A_WHILE: Duration = Duration::from_secs(5);
 
 pub(super) fn cluster() -> Result<Cluster> {
     let cluster = ipvs::cluster()?;
     let ns = &cluster.a.ns;
-    // Idle flows must not lapse while they are looked at.
+    // Idle flows must not lapse during a test.
     ns.sysctl("netfilter/nf_conntrack_udp_timeout", "900")?;
     ns.sysctl("netfilter/nf_conntrack_udp_timeout_stream", "900")?;
     Ok(cluster)
@@ -30,7 +30,7 @@ pub(super) fn agent(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), &file, &args)
 }
 
-/// Looks for longer than a fault takes; there may be none, and at the end no difference either.
+/// Checks for longer than a difference needs to become a fault that there is no fault, and that nothing differs at the end.
 pub(super) fn nothing_for_a_while(agent: &Agent) -> Result<()> {
     let begun = Instant::now();
     loop {

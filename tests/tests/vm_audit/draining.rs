@@ -1,4 +1,4 @@
-//! Endpoints that leave while connections go on.
+//! Endpoints that end while their connections go on.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -11,7 +11,7 @@ use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
 const PAIR: &str = "TCP 10.96.0.10:80 -> 10.244.2.2:8080";
 
-/// The web Service's endpoint on node B ends.
+/// A cluster file in which the web Service's endpoint on node B ends.
 fn leaving(cluster: &Cluster) -> String {
     let file = cluster.services_file_with(|service, node| match (service, node.name) {
         (Service::Web, "node-b") => Some(", ready: false, serving: true, terminating: true"),
@@ -34,7 +34,8 @@ fn weigh(cluster: &Cluster, weight: u32) -> Result<()> {
     Ok(())
 }
 
-/// kube-proxy gives it weight 0 and waits for its connections: that is draining. One that has weight still is a fault, and is ended as gently.
+/// kube-proxy sets such a destination's weight to 0 and waits for its connections, which is draining and no fault. A destination that still has weight is a
+/// fault, and `repair` drains it in the same way.
 #[test]
 fn what_drains_is_no_fault() -> Result<()> {
     let cluster = cluster()?;
@@ -43,7 +44,7 @@ fn what_drains_is_no_fault() -> Result<()> {
     let mut conn = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
     agent.rewrite_cluster_file(&leaving(&cluster))?;
     let fault = format!("stale-destination {PAIR}");
-    // All four virtual servers have it; the one with the connection is ended gently, the others are not needed any more.
+    // All four virtual servers have this endpoint. Only one of them has a connection, and must be drained. The others may be deleted.
     let others =
         ["TCP 192.0.2.1:30080 -> 10.244.2.2:8080".to_owned()].map(|pair| format!("stale-destination {pair}"));
     let b6 = cluster.b.pod_address(Family::V6);
@@ -55,13 +56,14 @@ fn what_drains_is_no_fault() -> Result<()> {
     let row = audit.row(&fault).context("no row")?;
     ensure!(row["detail"] == "is an endpoint that is not to be used; weight 1, 1 connections", "{row}");
 
-    // By hand, as kube-proxy does it.
+    // Here the test sets weight 0, as kube-proxy does.
     weigh(&cluster, 0)?;
     let draining = || Audit::of(&agent).is_ok_and(|audit| audit.in_state("draining") == [fault.clone()]);
-    nodefence_tests::client::wait_until("it drains", LIMIT, draining).with_context(|| agent.log())?;
+    nodefence_tests::client::wait_until("the audit shows the destination as draining", LIMIT, draining)
+        .with_context(|| agent.log())?;
     weigh(&cluster, 1)?;
     wait_faults(&agent, &all)?;
-    // Gently where there are connections; "still there" is what draining is.
+    // `repair` sets weight 0 if there are connections, and deletes the others.
     let expected = outcomes([("stale-destination fixed", 4)]);
     let done = repair(&agent, &["--kind", "stale-destination"])?;
     ensure!(done == expected, "{done:?}\n{}", agent.log());
@@ -71,11 +73,11 @@ fn what_drains_is_no_fault() -> Result<()> {
     conn.echo(b"goes on")?;
     let audit = wait_faults(&agent, &[])?;
     ensure!(audit.in_state("draining") == [fault.clone()], "{:#}", audit.report["differences"]);
-    // Draining is none of repair's.
+    // `repair` leaves draining destinations alone.
     ensure!(repair(&agent, &["--kind", "stale-destination"])? == outcomes([]));
     conn.echo(b"goes on")?;
 
-    // The endpoint comes back: its weight 0 is nobody's now, and a destination that is gone is missing.
+    // The endpoint is ready again. Now its weight 0 has no cause, and the deleted destinations are missing.
     agent.rewrite_cluster_file(&cluster.with_own_backends(&cluster.services_file()))?;
     let stray = format!("stray-weight {PAIR}");
     let missing: Vec<String> =

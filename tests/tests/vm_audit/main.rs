@@ -1,5 +1,5 @@
-//! `nodefence audit` and `repair` on real IPVS tables: each planted fault is found and nothing else, each repair mends its own kind and no other.
-//! Runs in VMs (`cargo xtask vm-test`).
+//! `nodefence audit` and `repair` on real IPVS tables. The audit finds exactly the planted faults, and each repair mends only its own kind. Runs in VMs
+//! (`cargo xtask vm-test`).
 
 mod common;
 mod draining;

@@ -1,4 +1,4 @@
-//! One fault after the other, and all of them at once.
+//! Planted faults, one after the other and all at once.
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{
@@ -11,13 +11,15 @@ use nodefence_tests::{
 
 use super::common::{LIMIT, agent, cluster, nothing_for_a_while};
 
-/// How it is planted, what is found, and what puts it right where `repair` does not.
+/// A planted fault.
 struct Planted {
+    /// The command that plants the fault.
     plant: &'static str,
     kind: &'static str,
     subject: &'static str,
-    /// Whether `repair` mends it.
+    /// Whether `repair` mends the fault.
     mended: bool,
+    /// The lines for `ipvsadm -R` that mend the rest.
     by_hand: Option<&'static str>,
 }
 
@@ -41,7 +43,7 @@ const ALL: [Planted; 6] = [
         kind: "stray-weight",
         subject: "TCP 192.0.2.1:30091 -> 10.2.0.12:9100",
         mended: true,
-        // kube-proxy adds the destination so once it is deleted.
+        // `repair` deletes the destination, and kube-proxy would add it again by this line.
         by_hand: Some("-a -t 192.0.2.1:30091 -r 10.2.0.12:9100 -m -w 1\n"),
     },
     Planted {
@@ -86,7 +88,7 @@ impl Planted {
     }
 }
 
-/// All kinds but this one.
+/// All kinds except for this one.
 fn others(kind: &str) -> String {
     let all = [
         "stale-destination",
@@ -103,15 +105,16 @@ fn others(kind: &str) -> String {
     all.iter().filter(|other| **other != kind).copied().collect::<Vec<_>>().join(",")
 }
 
-/// Traffic of all sorts, which must not look like a fault.
+/// Makes traffic of all sorts, which must not be a fault.
 fn traffic(cluster: &Cluster) -> Result<(Vec<Conn>, Vec<UdpConn>)> {
-    let (mut conns, mut datagrams) = (Vec::new(), Vec::new());
+    let mut conns = Vec::new();
+    let mut datagrams = Vec::new();
     for family in BOTH {
         for place in [Place::Pod, Place::Outside] {
             let web = cluster.service(Service::Web, place, family);
             let dns = cluster.service(Service::Dns, place, family);
             for name in ["node-b", "node-c"] {
-                // The first fault that is planted takes the connections of this one with it.
+                // The first planted fault deletes this destination and its connections.
                 if (family, place, name) != (Family::V4, Place::Pod, "node-c") {
                     conns.push(Conn::connect_to(cluster.at(place), web, name, LIMIT)?);
                 }
@@ -138,13 +141,13 @@ fn each_is_found_alone_and_mended_alone() -> Result<()> {
         ns.exec(planted.plant)?;
         let fault = planted.fault();
         wait_faults(&agent, &[&fault])?;
-        // Neither the other kinds nor a dry run.
+        // Neither a repair of the other kinds nor a dry run changes anything.
         let changed = saved(ns)?;
         ensure!(repair(&agent, &["--kind", &others(planted.kind)])? == outcomes([]), "{fault}");
         let dry = repair(&agent, &["--kind", planted.kind, "--dry-run"])?;
         let outcome = if planted.mended { "would_fix" } else { "skipped" };
         ensure!(dry == outcomes([(format!("{} {outcome}", planted.kind).as_str(), 1)]), "{fault}: {dry:?}");
-        ensure!(saved(ns)? == changed, "{fault}: changed by what is none of its");
+        ensure!(saved(ns)? == changed, "{fault}: the tables changed by a repair of other kinds or a dry run");
         planted.put_right(&agent, ns)?;
         ensure!(saved(ns)? == before, "{fault}: {:#?}, before {before:#?}", saved(ns)?);
         wait_faults(&agent, &[]).context(fault)?;
@@ -183,7 +186,7 @@ fn all_at_once_are_told_apart() -> Result<()> {
     nothing_for_a_while(&agent)
 }
 
-/// Faults are mended where that is configured, and only then; a service is not made.
+/// The agent mends faults only of the kinds that `--repair` names. It never adds a missing service.
 #[test]
 fn the_agent_mends_what_it_is_told_to() -> Result<()> {
     let cluster = cluster()?;

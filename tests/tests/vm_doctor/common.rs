@@ -1,4 +1,4 @@
-//! What this machine is, as others than nodefence say.
+//! Facts about this machine that do not come from nodefence.
 
 use anyhow::{Context as _, Result};
 use nodefence_tests::{
@@ -6,11 +6,11 @@ use nodefence_tests::{
     kernel::{self, Version},
 };
 
-/// Before it a filter takes no conntrack entry away (1ef7f50ccc6e).
+/// The first version in which conntrack entries can be deleted by filter (1ef7f50ccc6e).
 const BY_FILTER: Version = (6, 12);
-/// Before it a filter passes over IPv6 addresses that are equal: so does 7.2.13, and 7.3.4 does not. Nor does 6.12.117, of a series that is still mended.
+/// The first version in which a filter also matches equal IPv6 addresses: 7.2.13 does not, and 7.3.4 does. So does 6.12.117, a series that still gets fixes.
 const BY_FILTER_V6: Version = (7, 3);
-/// Before it conntrack does not translate an ACK from far in the past.
+/// The first version in which conntrack translates an ACK from far in the past.
 const FAR_PAST: Version = (6, 1);
 
 /// A kernel's release, and what follows from it.
@@ -32,12 +32,12 @@ impl Kernel {
         self.version >= FAR_PAST
     }
 
-    /// IP versions whose entries it deletes by filter.
+    /// The number of IP versions whose entries this kernel deletes by filter.
     pub(super) fn families_by_filter(&self) -> u32 {
         u32::from(self.version >= BY_FILTER) + u32::from(self.filters_v6())
     }
 
-    /// Of the matrix 6.12 alone has it before its version.
+    /// Whether a filter matches equal IPv6 addresses. Of the kernels in the test matrix before [`BY_FILTER_V6`] only 6.12 has that.
     fn filters_v6(&self) -> bool {
         self.version >= BY_FILTER_V6 || self.version == BY_FILTER
     }
@@ -50,13 +50,13 @@ impl Kernel {
         }
     }
 
-    /// Of the matrix Debian 11's alone lacks de2c211868b9.
+    /// Whether IPVS translates a RST that was made in place. Of the kernels in the test matrix only Debian 11's lacks de2c211868b9.
     pub(super) fn ipvs_translates(&self) -> bool {
         self.version != (5, 10)
     }
 }
 
-/// A number below `/proc/sys/net`.
+/// The number in a file below `/proc/sys/net`.
 pub(super) fn number(ns: &Netns, key: &str) -> Result<u32> {
     let path = format!("/proc/sys/net/{key}");
     let text = ns.run(move || std::fs::read_to_string(path)).context(key.to_owned())?;

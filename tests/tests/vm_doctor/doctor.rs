@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::common::{Kernel, number};
 
-/// Level, name and what was found.
+/// The level, the name and the finding of a line.
 pub(super) type Line = [String; 3];
 
 fn line(level: &str, name: impl Into<String>, found: impl Into<String>) -> Line {
@@ -17,7 +17,7 @@ fn ok(name: &str, found: impl Into<String>) -> Line {
     line("ok", name, found)
 }
 
-/// What it says, with each remedy.
+/// The lines of `doctor`, each with its remedy.
 fn told(agent: &Agent, args: &[&str]) -> Result<Vec<(Line, Option<String>)>> {
     let output = agent.cli(&[&["doctor"], args, &["-o", "json"]].concat())?;
     let checks: Value = serde_json::from_slice(&output.stdout)?;
@@ -31,7 +31,7 @@ fn told(agent: &Agent, args: &[&str]) -> Result<Vec<(Line, Option<String>)>> {
     }
     let failed = lines.iter().any(|(line, _)| line[0] == "fail");
     ensure!(output.status.code() == Some(if failed { 5 } else { 0 }), "{:?}", output.status);
-    // People are told the same.
+    // The table for people has the same lines.
     let output = agent.cli(&[&["doctor"], args].concat())?;
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let table: Vec<String> = String::from_utf8(output.stdout)?.lines().map(words).collect();
@@ -48,7 +48,7 @@ pub(super) fn lines(agent: &Agent) -> Result<Vec<Line>> {
     Ok(told(agent, &[])?.into_iter().map(|(line, _)| line).collect())
 }
 
-/// The devices of a namespace but for the loopback device, by index.
+/// The devices of a namespace except for the loopback device, in the order of their indexes.
 fn devices(ns: &Netns) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for line in ns.exec("ip -oneline link show")?.lines() {
@@ -59,7 +59,7 @@ fn devices(ns: &Netns) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The soft limit of this process, which what it starts inherits.
+/// The line on this process's soft limit, which the agent inherits.
 fn locked_memory(kernel: &Kernel) -> Result<Line> {
     const NAME: &str = "locked memory";
     if kernel.version >= UNCOUNTED {
@@ -94,7 +94,7 @@ fn lockdown(ns: &Netns) -> Line {
     }
 }
 
-/// A switch that must not be 0.
+/// The line on a sysctl that should not be 0.
 fn switch(ns: &Netns, name: &str, key: &str, zero: &str) -> Result<Line> {
     Ok(match number(ns, key)? {
         0 => line("warn", name, format!("0: {zero}")),
@@ -125,7 +125,7 @@ fn of_device(ns: &Netns, device: &str) -> Result<[Line; 2]> {
     Ok([rp_filter, offload])
 }
 
-/// How many flowtables `nft` lists.
+/// The line on the flowtables that `nft` lists.
 fn flowtables(ns: &Netns) -> Result<Line> {
     let listed = ns.exec("nft list flowtables")?;
     Ok(match listed.lines().filter(|line| line.trim().starts_with("flowtable ")).count() {
@@ -134,7 +134,7 @@ fn flowtables(ns: &Netns) -> Result<Line> {
     })
 }
 
-/// What it should say of the node; eth0 is attached where `attached`.
+/// The expected lines. `attached` says whether eth0 is attached.
 fn expected(ns: &Netns, attached: bool, proxy: Line, agent: Line) -> Result<Vec<Line>> {
     let kernel = Kernel::here()?;
     let btf = ns.run(|| std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
@@ -240,7 +240,7 @@ const SWITCHES: [&str; 4] = [
     "ipv4/vs/expire_quiescent_template",
 ];
 
-/// Each line, as the machine is and as it is changed; each remedy that is a command for this machine mends its line.
+/// Each line is true for the machine as it is, and after each change of it. Each remedy that is a command for this machine mends its line.
 #[test]
 fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     let cluster = cluster()?;
@@ -251,7 +251,7 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     let told_so = ok("kube-proxy", "ipvs (--proxy says so)");
     same(&lines(&agent)?, &expected(ns, true, told_so.clone(), runs.clone())?).context("as it is")?;
 
-    // One of them, so that none is told by another one's value; of the two for a device the larger counts.
+    // Only one switch is 0 at a time, so that no line can have another switch's value. Of the two `rp_filter` values for a device the larger counts.
     ns.sysctl("ipv4/conf/all/rp_filter", "2")?;
     for key in SWITCHES {
         ns.sysctl(key, "0")?;
@@ -270,7 +270,7 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     )?;
     let now = told(&agent, &[])?;
     let found: Vec<Line> = now.iter().map(|(line, _)| line.clone()).collect();
-    same(&found, &expected(ns, true, told_so.clone(), runs.clone())?).context("all that can be wrong")?;
+    same(&found, &expected(ns, true, told_so.clone(), runs.clone())?).context("with all faults")?;
     let mut mended = Vec::new();
     for ([level, name, _], remedy) in &now {
         let command = remedy.as_ref().map(|remedy| remedy.split('#').next().unwrap_or_default().trim());
@@ -284,7 +284,9 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
         }
     }
     ensure!(
-        ["lockdown", "vs.conntrack", "rp_filter eth0"].iter().all(|name| mended.iter().any(|n| n == name)),
+        ["lockdown", "vs.conntrack", "rp_filter eth0"]
+            .iter()
+            .all(|name| mended.iter().any(|done| done == name)),
         "{mended:?}"
     );
     let now = lines(&agent)?;
@@ -296,7 +298,7 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     agent.kill();
     let socket = agent.socket();
     let none = line("warn", "agent", format!("none answers at {}", socket.display()));
-    // The cluster's own masquerade stands in a table of that name.
+    // The test cluster has its masquerade rules in a table of kube-proxy's name.
     let several = line(
         "warn",
         "kube-proxy",
@@ -312,7 +314,7 @@ fn each_line_is_true_and_each_remedy_mends() -> Result<()> {
     let run_dir = socket.parent().and_then(|path| path.to_str()).context("no folder")?.to_owned();
     agent.expect(&["--run-dir", &run_dir, "detach"])?;
     same(&lines(&agent)?, &expected(ns, false, by_trace, none)?).context("detached")?;
-    // A device that was named must be there.
+    // A device that `--interface` names must be there.
     let nothere = told(&agent, &["--interface", "nothere"])?;
     let missing =
         line("fail", "interface nothere", "there is no interface named nothere in this network namespace");

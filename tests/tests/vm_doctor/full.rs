@@ -1,4 +1,4 @@
-//! A conntrack table that is nearly full. The maximum is the machine's, so this runs where the machine is the test's own.
+//! A conntrack table that is nearly full. Its maximum holds for the whole machine, so this test needs a machine of its own.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use super::doctor::lines;
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Put back when dropped.
+/// The maximum of the table, which is restored when this value is dropped.
 struct Maximum(String);
 
 impl Maximum {
@@ -45,7 +45,7 @@ fn a_table_that_is_nearly_full_is_found() -> Result<()> {
     };
     ensure!(said()?[0] == "ok", "{:?}", said()?);
     {
-        // What ends meanwhile counts no more.
+        // Some entries may end meanwhile, so 94 % is right too.
         let _maximum = Maximum::set(count * 100 / 95)?;
         let [level, _, found] = said()?;
         let full =

@@ -1,5 +1,5 @@
-//! What `doctor` and `status` say of this machine, held to what other programs say of it. Runs in VMs (`cargo xtask vm-test`): IPVS is loaded, and each kernel
-//! is another one.
+//! Compares what `doctor` and `status` print about this machine with what other programs print. Runs in VMs (`cargo xtask vm-test`), where IPVS is loaded and
+//! kernels differ.
 
 mod common;
 mod doctor;

@@ -15,15 +15,15 @@ use serde_json::json;
 
 use super::common::Kernel;
 
-/// For what is not promised.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What it says to people has this line.
+/// Waits until the text of `status` has this line.
 fn says(agent: &Agent, line: &str) -> Result<()> {
     has(agent, line, |found| found == line)
 }
 
-/// A line of it is so.
+/// Waits until a line of the text of `status` passes `is_so`.
 fn has(agent: &Agent, what: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
     let there = || agent.expect(&["status", "-o", "wide"]).is_ok_and(|text| text.lines().any(&is_so));
     wait_until(what, LIMIT, there)
@@ -38,7 +38,8 @@ fn what_was_deleted_from_conntrack() -> Result<()> {
     let dns = cluster.service(Service::Dns, Place::Outside, Family::V4);
     let _pinned = UdpConn::connect_to(&cluster.client, dns, "node-b", LIMIT)?;
     agent.flag("node-b")?;
-    // Of node B's pod UDP and SCTP are requests of their own; of TCP nothing was listed. What a filter deletes the kernel does not count.
+    // By filter the agent sends a request for UDP and one for SCTP to node B's pod. No TCP flow was listed. The kernel does not say how many entries a filter
+    // deleted.
     let deleted = match Kernel::here()?.families_by_filter() {
         0 => "1 conntrack entries of UDP and SCTP, 0 of TCP".to_owned(),
         families => {
@@ -54,7 +55,7 @@ fn a_program_that_runs_ahead_of_ours() -> Result<()> {
     let ns = &cluster.a.ns;
     let file = cluster.cluster_file();
     let agent = Agent::start_with(ns, "node-a", &cluster.interfaces(), &file, &["--tc", "clsact"])?;
-    // At one priority the newest filter comes first. It has no verdict: -1, TC_ACT_UNSPEC.
+    // Of filters with one priority the newest runs first. This filter has no verdict: -1, TC_ACT_UNSPEC.
     let unspecified = u32::MAX;
     ns.feed(
         "sh",
@@ -79,7 +80,7 @@ fn a_flag_of_a_node_that_left_the_file() -> Result<()> {
     Ok(())
 }
 
-/// No cause of this version makes such claims; an agent that knows one may have left them.
+/// This version of the agent makes no claims by itself, but an agent of another version may have left such claims.
 #[test]
 fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -107,7 +108,7 @@ fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
 fn host_network_ports_that_do_not_fit() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
     let agent = cluster.agent()?;
-    // Somebody else has filled the map up.
+    // Another program has filled the map.
     cluster.a.ns.run(|| -> Result<()> {
         let map = MapData::from_pin(format!("{PINNED_MAPS}/ports")).and_then(Map::from_map_data)?;
         let mut ports: HashMap<_, PortKey, u32> = map.try_into()?;
@@ -115,8 +116,8 @@ fn host_network_ports_that_do_not_fit() -> Result<()> {
         let full = |(address, port)| {
             ports.insert(&PortKey::exempt(address, port, 6), &port_flags::EXEMPT, 0).is_err()
         };
-        let before_full = pods.into_iter().position(full).context("it has room for more")?;
-        ensure!(before_full < MAX_PORTS as usize, "{before_full}");
+        let before_full = pods.into_iter().position(full).context("the map has room for more")?;
+        ensure!(before_full < MAX_PORTS as usize, "the map was full only after {before_full} entries");
         Ok(())
     })?;
     let port = "port: 9100, protocol: tcp, hostNetwork: true }\n";
@@ -127,7 +128,7 @@ fn host_network_ports_that_do_not_fit() -> Result<()> {
     says(&agent, "  NF20  1 host-network ports do not fit and pass")
 }
 
-/// Somebody else deletes a backend. After each step of the comparison the agent rests some 600 times as long as it took.
+/// Another program deletes a backend. After each step of a comparison the agent rests some 600 times as long as the step took.
 #[test]
 fn an_entry_that_somebody_else_deleted() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -144,7 +145,7 @@ fn an_entry_that_somebody_else_deleted() -> Result<()> {
     )
 }
 
-/// An observed node exempts nothing.
+/// For an observed node no port is exempt, and `status` has the number of ports that would be.
 #[test]
 fn ports_that_would_be_exempt() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
@@ -157,12 +158,12 @@ fn ports_that_would_be_exempt() -> Result<()> {
     says(&agent, line)
 }
 
-/// A call of the thread that compares fails.
+/// The bpf call of the thread that compares the maps fails.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn maps_that_could_not_be_compared() -> Result<()> {
     let cluster = Cluster::new(Options::default())?;
-    // So long after it failed it is tried again.
+    // The agent tries again this long after a failure.
     let agent = cluster.agent_with(&["--compare-every", "5s"])?;
     nodefence_tests::traced::refuse(agent.proc()?.pid(), "tables", &[libc::SYS_bpf])?;
     let line = "  NF17  the maps could not be compared: ";

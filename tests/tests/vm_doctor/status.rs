@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 
 use super::common::Kernel;
 
-/// For what is not promised.
+/// The limit of waits that have no promised time.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What is later is told as a problem.
+/// `status` shows a renewal that is older than this as a problem.
 const LATE: Duration = Duration::from_secs(2);
-/// Where a line's name ends.
+/// The width of the column of names.
 const NAME: usize = 16;
 
-/// Names, and what stands behind them.
+/// The lines of `status`: their names and values.
 type Lines = Vec<(String, String)>;
 
-/// What it says to people: the first line and the warnings, and then names and what stands behind them. A line without a name goes on with the one before it.
+/// The text of `status`: first the state and the warnings, and then the lines with their names. A line without a name continues the line before it.
 fn told(agent: &Agent) -> Result<(Vec<String>, Lines)> {
     let text = agent.expect(&["status", "-o", "wide"])?;
-    // A warning stands behind two spaces, what goes on with a line behind more.
+    // A warning begins with two spaces. A line that continues another one begins with more.
     let is_above = |&(at, line): &(usize, &str)| at == 0 || line.starts_with("  NF");
     let above =
         text.lines().enumerate().take_while(is_above).map(|(_, line)| line.to_owned()).collect::<Vec<_>>();
@@ -36,12 +36,12 @@ fn told(agent: &Agent) -> Result<(Vec<String>, Lines)> {
     Ok((above, lines))
 }
 
-/// This second, as it writes times.
+/// The present second, in the format of `status`.
 fn now(ns: &Netns) -> Result<String> {
     Ok(ns.exec("date -u +%Y-%m-%dT%H:%M:%SZ")?.trim().to_owned())
 }
 
-/// How many entries a pinned map has room for.
+/// The number of entries for which a pinned map has room.
 fn room(ns: &Netns, map: &str) -> Result<u64> {
     let text = ns.exec(&format!("bpftool -j map show pinned /sys/fs/bpf/nodefence/v3/{map}"))?;
     let map: Value = serde_json::from_str(&text)?;
@@ -62,7 +62,7 @@ fn this_kernel() -> Result<String> {
     ))
 }
 
-/// Lines that are the same whoever is flagged, where all is well. `nodes`: how many nodes and backends there are.
+/// The lines that do not depend on flags, while there is no problem. `nodes` has the numbers of nodes and backends.
 fn of_the_machine(
     cluster: &Cluster,
     agent: &Agent,
@@ -115,7 +115,7 @@ fn of_the_machine(
     Ok(lines.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-/// Held line by line; those of the renewal and of the view, which are told with their age, by that.
+/// Compares line by line. Of the lines on the renewal and on the view the age is only checked against a limit.
 fn same(
     (above, found): &(Vec<String>, Lines),
     first: &[String],
@@ -147,7 +147,7 @@ fn lines(more: &[(&str, String)]) -> Vec<(String, String)> {
     more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }
 
-/// A TCP flow to node B that waits.
+/// A TCP flow to node B whose client waits for an answer.
 fn idle(cluster: &Cluster) -> Result<Conn> {
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let mut idle = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
@@ -160,7 +160,7 @@ fn next_hops(status: &Value) -> usize {
     status["neighbours"].as_array().map_or(0, Vec::len)
 }
 
-/// What it says of a next hop behind eth0.
+/// The line on a next hop behind eth0.
 fn next_hop(ns: &Netns, address: &str) -> Result<String> {
     let known = ns.exec(&format!("ip neigh show {address} dev eth0"))?.contains("lladdr");
     let state = if known {
@@ -207,13 +207,13 @@ fn each_line_is_true() -> Result<()> {
     same(&told(&agent)?, &["OK: no node is cut".to_owned()], &expected)?;
 
     agent.expect(&["flag", "node-b", "--for", "forever", "--reason", "disk blocked", "--wait"])?;
-    // Next hops are looked at each second.
+    // The agent looks at next hops each second.
     let out = || {
         agent
             .status()
             .is_ok_and(|status| status["ipvs"]["nodes"]["node-b"]["drained"] == 12 && next_hops(&status) == 2)
     };
-    wait_until("node B is out", LIMIT, out).with_context(|| agent.log())?;
+    wait_until("node B is drained", LIMIT, out).with_context(|| agent.log())?;
     let status = agent.status()?;
     let asked = &status["challenged"]["node-b"];
     let seconds = asked["seconds"].as_f64().context("how long it took")?;
@@ -241,10 +241,10 @@ fn each_line_is_true() -> Result<()> {
     Ok(())
 }
 
-/// So many backends fit.
+/// The number of backends for which the map has room.
 const ROOM: &str = "6";
 
-/// What is wrong on purpose, each with its line.
+/// The test causes several problems, and each has its line.
 #[test]
 fn each_problem_has_its_line() -> Result<()> {
     let cluster = cluster()?;
@@ -254,7 +254,7 @@ fn each_problem_has_its_line() -> Result<()> {
     ns.nft(
         "table inet raw { chain fast { type filter hook prerouting priority raw; udp dport 7 notrack; }; }",
     )?;
-    // A node whose pods are reached by a device that is not attached.
+    // The packets to this node's pod leave by a device that is not attached.
     let uncovered =
         "  - name: node-d\n    address: 192.0.2.77\n    backends:\n      - address: 192.0.2.78\nservices:\n";
     let file = cluster.services_file().replacen("services:\n", uncovered, 1);
@@ -266,14 +266,14 @@ fn each_problem_has_its_line() -> Result<()> {
     agent.rewrite_cluster_file("nodes: [")?;
     let refused = || agent.status().is_ok_and(|status| status["cluster"]["error"].is_string());
     wait_until("the file is refused", LIMIT, refused)?;
-    let kept = |node: &str| {
+    let is_exempt = |node: &str| {
         agent.status().is_ok_and(|status| {
             status["ipvs"]["nodes"][node]["exempt_services"] == SERVERS.len()
                 && status["challenged"][node].is_object()
                 && next_hops(&status) == 4
         })
     };
-    wait_until("all is kept", LIMIT, || kept("node-b") && kept("node-c"))
+    wait_until("all services are exempt", LIMIT, || is_exempt("node-b") && is_exempt("node-c"))
         .with_context(|| format!("{:#}", agent.status().unwrap_or_default()))?;
     let status = agent.status()?;
     let left_out: Vec<&str> = status["dataplane"]["left_out_first"]
@@ -344,7 +344,7 @@ fn each_problem_has_its_line() -> Result<()> {
     same(&told(&agent)?, &above, &expected)
 }
 
-/// The first ten of twelve, in order.
+/// The first ten of twelve exempt ports, in their order.
 const EXEMPT: [(&str, &str, &str); 10] = [
     ("node-b", "10.2.0.12:9100/tcp", "80 of default/host"),
     ("node-b", "10.244.2.2:5300/udp", "53 of default/dns"),
@@ -358,7 +358,7 @@ const EXEMPT: [(&str, &str, &str); 10] = [
     ("node-c", "[fd00:2::13]:9100/tcp", "80 of default/host"),
 ];
 
-/// All virtual servers, in order.
+/// All virtual servers, in their order.
 const SERVERS: [&str; 12] = [
     "UDP 10.96.0.10:53",
     "TCP 10.96.0.10:80",

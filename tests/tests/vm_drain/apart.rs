@@ -1,4 +1,4 @@
-//! A guard that was started apart, in a PID namespace of its own as in another container: agents come, are killed and go meanwhile.
+//! An external guard, started apart in a PID namespace of its own, as in another container. Agents start, are killed and end meanwhile.
 
 use std::{
     fs::File,
@@ -55,7 +55,7 @@ impl Apart {
     }
 }
 
-/// The guard, as `status` names it.
+/// Whether `status` says that an external guard is seen, or that none is.
 fn is_seen(agent: &Agent, seen: bool) -> bool {
     let expected = serde_json::json!({ "kind": "external", "seen": seen });
     agent.status().is_ok_and(|status| status["ipvs"]["guard"] == expected)
@@ -66,7 +66,7 @@ fn wait_seen(agent: &Agent, seen: bool) -> Result<()> {
     wait_until(what, LIMIT, || is_seen(agent, seen)).map(drop)
 }
 
-/// Nothing is restored for longer than a guard takes.
+/// Checks that nothing is restored for as long as a guard needs to restore.
 fn stays_drained(cluster: &Cluster, log: impl Fn() -> String) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < RESTORED {
@@ -93,12 +93,12 @@ fn the_guard_restores_whenever_an_agent_is_killed() -> Result<()> {
     ensure!(said.as_deref().is_some_and(|said| said.contains("and none is there")), "{said:?}");
     let mut apart = Apart::start(&cluster, &agent)?;
     wait_seen(&agent, true)?;
-    // As the first process of its namespace, in which the agent is none.
+    // The guard is the first process of a PID namespace of its own.
     let status =
         std::fs::read_to_string(Path::new("/proc").join(apart.proc.pid().to_string()).join("status"))?;
     let inner = status.lines().find(|line| line.starts_with("NSpid:")).context("no NSpid")?;
     ensure!(inner.split_whitespace().count() == 3 && inner.ends_with("\t1"), "{inner}");
-    // One is enough.
+    // A second guard ends with an error.
     let (mut second, _) = command(&agent)?;
     let second = second.output()?;
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -107,14 +107,14 @@ fn the_guard_restores_whenever_an_agent_is_killed() -> Result<()> {
     agent.flag("node-b")?;
     for time in 0..2 {
         wait_drained(&cluster, &agent)?;
-        ensure!(guard(&agent).is_err(), "the agent has one of its own\n{}", agent.log());
+        ensure!(guard(&agent).is_err(), "the agent started a guard of its own\n{}", agent.log());
         stays_drained(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
         let began = Instant::now();
         agent.kill();
         let took = wait_same(&cluster, &before, began, &apart.log())?;
-        println!("kill {time}: undone {took:?} later");
+        println!("kill {time}: restored {took:?} later");
         apart.lives()?;
-        // The agent's flag is in the flags file.
+        // The next agent finds the flag in `flags.json`.
         agent.restart(&[])?;
     }
     wait_drained(&cluster, &agent)?;
@@ -122,7 +122,7 @@ fn the_guard_restores_whenever_an_agent_is_killed() -> Result<()> {
     agent.unflag("node-b")?;
     wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)?;
-    // Nothing is drained: it need not wait for the agent's end.
+    // Nothing is drained, so the guard ends without waiting for the agent's end.
     let began = Instant::now();
     apart.proc.signal(Signal::SIGTERM)?;
     ends_well(&mut apart, LIMIT)?;
@@ -130,7 +130,7 @@ fn the_guard_restores_whenever_an_agent_is_killed() -> Result<()> {
     wait_seen(&agent, false)
 }
 
-/// As a pod ends whose agent is killed after its guard was told to end.
+/// A guard that is told to end waits until nothing is drained. A pod may end in this order: its guard is told to end, and then its agent is killed.
 #[test]
 fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
     let cluster = cluster()?;
@@ -143,18 +143,18 @@ fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
     apart.proc.signal(Signal::SIGTERM)?;
     stays_drained(&cluster, || format!("{}\n{}", agent.log(), apart.log()))?;
     apart.lives()?;
-    // A container that stands still is an agent that is gone for the while.
+    // An agent that stands still, as in a paused container, lets its lease lapse.
     let began = Instant::now();
     agent.proc()?.freeze()?;
     wait_same(&cluster, &before, began, &apart.log())?;
-    // The guard may have a change on its way.
+    // The guard still lives: a change of the stopped agent may be on its way to the kernel.
     apart.lives()?;
     agent.kill();
     ends_well(&mut apart, RESTORED)?;
     let now = saved(&cluster.a.ns)?;
     ensure!(now == before, "{now:#?}\n{before:#?}\n{}", apart.log());
 
-    // The agent gives back itself what it took.
+    // Here the agent itself restores what it drained.
     agent.restart(&[])?;
     let mut apart = Apart::start(&cluster, &agent)?;
     wait_drained(&cluster, &agent)?;
@@ -170,12 +170,12 @@ fn it_is_told_to_end_and_goes_only_once_nothing_is_left() -> Result<()> {
     untouched(&agent)
 }
 
-/// A container that is killed whole: nothing restores until a guard is started, however much later.
+/// Agent and guard are killed together, as with their container. Nothing is restored until another guard is started.
 #[test]
 fn a_later_guard_restores_what_a_killed_container_left() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
     let child = guard(&agent)?;
-    // Stopped, so that it does not start another one.
+    // The agent is stopped first, so that it does not start another guard.
     agent.proc()?.freeze()?;
     kill(child, Signal::SIGKILL)?;
     agent.kill();
@@ -183,13 +183,13 @@ fn a_later_guard_restores_what_a_killed_container_left() -> Result<()> {
     let began = Instant::now();
     let mut apart = Apart::start(&cluster, &agent)?;
     let took = wait_same(&cluster, &before, began, &apart.log())?;
-    println!("undone {took:?} after the guard's start");
+    println!("restored {took:?} after the guard's start");
     apart.lives()?;
     apart.proc.signal(Signal::SIGTERM)?;
     ends_well(&mut apart, RESTORED)
 }
 
-/// A unit or a pod that ends has each of its processes told so.
+/// A unit or a pod that ends signals each of its processes, also the guard. The guard must not end before its agent.
 #[test]
 fn a_child_is_not_ended_by_what_is_meant_for_its_agent() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
@@ -197,9 +197,9 @@ fn a_child_is_not_ended_by_what_is_meant_for_its_agent() -> Result<()> {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         kill(child, signal)?;
     }
-    // The agent starts another one within a second where it ended.
+    // The agent starts another guard within a second after its guard has ended.
     std::thread::sleep(Duration::from_secs(2));
-    ensure!(guard(&agent)? == child, "it ended\n{}", agent.log());
+    ensure!(guard(&agent)? == child, "the guard ended by a signal\n{}", agent.log());
     let began = Instant::now();
     agent.kill();
     wait_same(&cluster, &before, began, &agent.log()).map(drop)

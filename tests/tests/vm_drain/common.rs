@@ -1,4 +1,4 @@
-//! A cluster behind IPVS, and what its tables say.
+//! A cluster behind IPVS, and the content of its tables.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -17,13 +17,13 @@ use nodefence_tests::{
 };
 use serde_json::Value;
 
-/// For waits that nothing is promised of.
+/// The limit of waits that have no promised time.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// IPVS's connections in the calling thread's network namespace.
+/// The file with IPVS's connections in the calling thread's network namespace.
 pub(super) const CONNECTIONS: &str = "/proc/thread-self/net/ip_vs_conn";
 
-/// Beside the cluster's own services: one of everything on both nodes' pods, with thresholds, tunnels, persistence and a mark.
+/// Services of all kinds beside the cluster's own ones, on both nodes' pods: with thresholds, tunnels, persistence and a mark.
 const MORE: &str = "\
 -A -t 10.96.0.30:80 -s wrr -p 10800
 -a -t 10.96.0.30:80 -r 10.244.2.2:8080 -m -w 7 -x 100 -y 50
@@ -47,7 +47,7 @@ const MORE: &str = "\
 -a -t 10.96.0.35:80 -r 10.244.2.2:8080 -m -w 1
 ";
 
-/// The service of [`MORE`] that has node B alone.
+/// The service of [`MORE`] that has destinations on node B only.
 pub(super) const ONLY_B: &str = "TCP 10.96.0.35:80";
 
 pub(super) fn cluster() -> Result<Cluster> {
@@ -57,7 +57,7 @@ pub(super) fn cluster() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// The agent on node A, told that it is IPVS which forwards: no kube-proxy is there to say so.
+/// The agent on node A. No kube-proxy runs here, so an option tells the agent that IPVS forwards.
 pub(super) fn agent_with(cluster: &Cluster, extra: &[&str]) -> Result<Agent> {
     cluster.agent_with(&[&["--proxy", "ipvs"], extra].concat())
 }
@@ -66,7 +66,7 @@ pub(super) fn agent(cluster: &Cluster) -> Result<Agent> {
     agent_with(cluster, &[])
 }
 
-/// Checks that node C answers all of them. One datagram of all may be lost, and is sent once more. A refused datagram is not a lost one, but an error.
+/// Checks that node C answers all clients. One datagram in all may be lost, and is sent again. A refused datagram is an error.
 pub(super) fn answered_by_c(clients: &[UdpConn]) -> Result<()> {
     let mut lost = 0;
     for client in clients {
@@ -83,9 +83,9 @@ pub(super) fn answered_by_c(clients: &[UdpConn]) -> Result<()> {
     Ok(())
 }
 
-/// Lines of `ipvsadm -Sn`, in order, and what it says of thresholds.
+/// The sorted lines of `ipvsadm -Sn`, and the thresholds.
 ///
-/// Before Linux 7.1 namespaces share one table, and a list misses or repeats services while others come and go: so two readings must
+/// Before Linux 7.1 namespaces share one table, and a list may lack or repeat services while others are added and deleted. So two readings must
 /// agree.
 pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
     let mut last = saved_once(ns)?;
@@ -96,20 +96,20 @@ pub(super) fn saved(ns: &Netns) -> Result<Vec<String>> {
         }
         last = again;
     }
-    bail!("the table does not stand still")
+    bail!("the table changes at each reading")
 }
 
 fn saved_once(ns: &Netns) -> Result<Vec<String>> {
     let mut lines = ipvs::saved(ns)?;
     let thresholds = ns.exec("ipvsadm -Ln --thresholds")?;
     let limits = thresholds.lines().filter(|line| line.trim_start().starts_with("->"));
-    // Destination, upper, lower; the counters are not what is compared.
+    // Of each line the destination and both thresholds are compared, and the counters are not.
     lines.extend(limits.map(|line| line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")));
     lines.sort();
     Ok(lines)
 }
 
-/// Destinations on node B with weight, but for the service that has no other node.
+/// The destinations on node B with weight, without the service that has no other node.
 pub(super) fn weighted_on_b(ns: &Netns) -> Result<Vec<String>> {
     let lines = ns.exec("ipvsadm -Sn")?;
     let on_b = |line: &&str| {
@@ -122,13 +122,13 @@ pub(super) fn weighted_on_b(ns: &Netns) -> Result<Vec<String>> {
     Ok(live.map(str::to_owned).collect())
 }
 
-/// IPVS connections and templates to these addresses, those in CLOSE left out.
+/// The IPVS connections and templates to these addresses, without those in state CLOSE.
 pub(super) fn connections(ns: &Netns, to: &[IpAddr]) -> Result<Vec<String>> {
     let text = ns.run(|| std::fs::read_to_string(CONNECTIONS)).context("read the connections")?;
     open(&text, to)
 }
 
-/// As [`connections`], of what [`CONNECTIONS`] has.
+/// As [`connections`], from the text of [`CONNECTIONS`].
 pub(super) fn open(text: &str, to: &[IpAddr]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for line in text.lines().skip(1) {
@@ -141,7 +141,7 @@ pub(super) fn open(text: &str, to: &[IpAddr]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// IPv4 as eight hexadecimal digits, IPv6 in brackets.
+/// Parses an address: IPv4 is eight hexadecimal digits, and IPv6 is in brackets.
 fn address(text: &str) -> Result<IpAddr> {
     let plain = text.trim_matches(['[', ']']);
     if plain.contains(':') {
@@ -151,15 +151,16 @@ fn address(text: &str) -> Result<IpAddr> {
 }
 
 pub(super) fn addresses(node: &nodefence_tests::Node) -> Vec<IpAddr> {
-    [Family::V4, Family::V6].into_iter().flat_map(|f| [node.address(f), node.pod_address(f)]).collect()
+    let both = |family| [node.address(family), node.pod_address(family)];
+    [Family::V4, Family::V6].into_iter().flat_map(both).collect()
 }
 
-/// The part of `status` on IPVS.
+/// The part of `status` about IPVS.
 pub(super) fn status(agent: &Agent) -> Result<Value> {
     Ok(agent.status()?["ipvs"].clone())
 }
 
-/// Whether all of node B is out and nothing is waited for.
+/// Whether all of node B's destinations are drained, and no connection is left for which the agent waits.
 pub(super) fn is_out(cluster: &Cluster, agent: &Agent) -> bool {
     weighted_on_b(&cluster.a.ns).is_ok_and(|left| left.is_empty())
         && status(agent).is_ok_and(|status| {
@@ -168,14 +169,14 @@ pub(super) fn is_out(cluster: &Cluster, agent: &Agent) -> bool {
         })
 }
 
-/// Waits until it is.
+/// Waits until node B is drained.
 pub(super) fn wait_drained(cluster: &Cluster, agent: &Agent) -> Result<Duration> {
     wait_until("node B is drained", LIMIT, || is_out(cluster, agent)).with_context(|| {
         format!("{:?}\n{:?}\n{}", status(agent), cluster.a.ns.exec("ipvsadm -Ln"), agent.log())
     })
 }
 
-/// Waits until the table is as it was, which is promised [`RESTORED`] after `began`.
+/// Waits until the table is as it was, which is promised within [`RESTORED`] after `began`.
 pub(super) fn wait_same(cluster: &Cluster, before: &[String], began: Instant, log: &str) -> Result<Duration> {
     let same = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
     let took = wait_within("restored in IPVS", RESTORED, began, same);
@@ -196,38 +197,39 @@ pub(super) fn agent_of(cluster: &Cluster, file: &str) -> Result<Agent> {
     Agent::start_with(&cluster.a.ns, "node-a", &cluster.interfaces(), file, &["--proxy", "ipvs"])
 }
 
-/// The cluster's file with its Services; the endpoints in the pod of node B are in the state that `of_b` adds.
+/// The cluster file with Services. The endpoints in node B's pod have the state that `of_b` adds.
 pub(super) fn with_services(cluster: &Cluster, of_b: &str) -> String {
     cluster.services_file_with(|service, node| {
         Some(if service != Service::Host && node.name == "node-b" { of_b } else { "" })
     })
 }
 
-/// Gives the agent another cluster file, and waits until it has taken it.
+/// Gives the agent another cluster file, and waits until the agent has taken it.
 pub(super) fn rewrite(agent: &Agent, text: &str) -> Result<()> {
     let view = || agent.status()?["cluster"]["view"].as_u64().context("no number of the view");
-    let (before, renamed) = (view()?, Instant::now());
+    let before = view()?;
+    let renamed = Instant::now();
     agent.rewrite_cluster_file(text)?;
     wait_within("the file is taken", FOLLOWED, renamed, || view().is_ok_and(|now| now > before)).map(drop)
 }
 
-/// The text of the ledger.
+/// The text of the agent's ledger.
 pub(super) fn ledger(agent: &Agent) -> Result<String> {
     Ok(std::fs::read_to_string(agent.socket().with_file_name("ledger.log"))?)
 }
 
-/// The agent's guard.
+/// The process of the agent's guard.
 pub(super) fn guard(agent: &Agent) -> Result<Pid> {
     let parent = agent.proc()?.pid().to_string();
     for entry in std::fs::read_dir("/proc")? {
         let path = entry?.path();
-        // Processes come and go.
+        // A process may have ended meanwhile.
         let (Ok(command), Ok(stat)) =
             (std::fs::read_to_string(path.join("cmdline")), std::fs::read_to_string(path.join("stat")))
         else {
             continue;
         };
-        // After the name, which is in parentheses: state, then the parent.
+        // The state and the parent stand behind the name, which is in parentheses.
         let of_agent =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)) == Some(&parent);
         if of_agent && command.split('\0').any(|word| word == "guard") {

@@ -17,13 +17,13 @@ use super::{
     life::drained,
 };
 
-/// At least two in each second in which a guard may restore. Each look starts a program, on an emulated processor.
+/// The least number of looks at the table: two in each second. Each look starts a program, which is slow on an emulated processor.
 const LOOKS: u64 = 2 * RESTORED.as_secs();
 
 #[test]
 fn an_agent_that_ends_restores_and_one_that_hands_over_does_not() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
-    // The successor's programs take their time to load. The node stays drained all the while, and for longer than a guard waits.
+    // The successor's programs load slowly. The node must stay drained meanwhile, and for longer than a guard waits.
     let watch = |stop: &AtomicBool| {
         repeat(stop, || {
             let found = weighted_on_b(&cluster.a.ns)?;

@@ -1,4 +1,4 @@
-//! Pods of a flagged node that end: what kube-proxy does about them stays as kube-proxy left it. Its moves are made with `ipvsadm` here.
+//! Pods of a flagged node that end. The agent does not undo kube-proxy's changes for such pods. The tests make these changes with `ipvsadm`.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use super::common::{
 };
 
 const ENDING: &str = ", ready: false, serving: true, terminating: true";
-/// The pod of node B at the cluster IP.
+/// The destination of node B's pod at the cluster IP.
 const PAIR: &str = "-t 10.96.0.10:80 -r 10.244.2.2:8080";
 
-/// Protocol, address and destination of each pair of node B's pod in the Services of the cluster file, as `ipvsadm` takes them.
+/// The protocol, service and destination of each pair of node B's pod in the Services of the cluster file, in the words of `ipvsadm`.
 fn of_the_pod(saved: &[String]) -> Vec<String> {
     let pod = |line: &&String| line.contains(" -r 10.244.2.2:") || line.contains(" -r [fd00:244:2::2]:");
     let known = |line: &&String| !line.contains(" 10.96.0.3") && !line.contains(" -f ");
@@ -25,7 +25,7 @@ fn of_the_pod(saved: &[String]) -> Vec<String> {
     saved.iter().filter(|line| line.starts_with("-a ")).filter(pod).filter(known).map(pair).collect()
 }
 
-/// Graceful termination before the flag: a weight of 0 that is not ours, and connections that hang all the same.
+/// The pod's graceful termination began before the flag. Its weight of 0 is kube-proxy's, and its connections hang all the same.
 #[test]
 fn one_that_ends_before_the_flag() -> Result<()> {
     let cluster = cluster()?;
@@ -40,7 +40,7 @@ fn one_that_ends_before_the_flag() -> Result<()> {
     let agent = agent_of(&cluster, &with_services(&cluster, ENDING))?;
     agent.flag("node-b")?;
     let to_b = [cluster.b.pod_address(Family::V4)];
-    wait_until("its connections are gone", LIMIT, || {
+    wait_until("the ending pod's connections are gone", LIMIT, || {
         connections(ns, &to_b).is_ok_and(|left| left.is_empty())
     })
     .with_context(|| agent.log())?;
@@ -53,24 +53,24 @@ fn one_that_ends_before_the_flag() -> Result<()> {
     untouched(&agent)
 }
 
-/// While its weight is 0 on our account and it still has connections: kube-proxy drains it with the weight that it has, and it must not get one
-/// from us.
+/// The pod ends while the agent has set its weight to 0 and it still has connections. kube-proxy drains the destination with that weight, so the agent must not
+/// raise the weight.
 #[test]
 fn one_that_ends_with_connections() -> Result<()> {
     let cluster = cluster()?;
     let ns = &cluster.a.ns;
-    // With this sysctl nothing is deleted, and connections stay.
+    // With this sysctl the agent deletes no destination, and connections stay.
     ns.sysctl("ipv4/vs/expire_nodest_conn", "0")?;
     let before = saved(ns)?;
     let agent = agent_of(&cluster, &with_services(&cluster, ""))?;
     let web = cluster.service(Service::Web, Place::Pod, Family::V4);
     let _open = Conn::connect_to(cluster.at(Place::Pod), web, "node-b", LIMIT)?;
     agent.flag("node-b")?;
-    wait_until("weight 0", LIMIT, || weighted_on_b(ns).is_ok_and(|left| left.is_empty()))?;
+    wait_until("node B's weights are 0", LIMIT, || weighted_on_b(ns).is_ok_and(|left| left.is_empty()))?;
     rewrite(&agent, &with_services(&cluster, ENDING))?;
     let unflagged = Instant::now();
     agent.unflag("node-b")?;
-    // All of the pod's are kube-proxy's now; node B's own port is not.
+    // All destinations of the pod are kube-proxy's now. That of node B's own port is still the agent's to restore.
     let ours = |line: &&String| !line.contains(PAIR);
     let others: Vec<String> = before.iter().filter(ours).cloned().collect();
     let lowered = || -> Result<bool> {
@@ -85,18 +85,20 @@ fn one_that_ends_with_connections() -> Result<()> {
     let row = status(&agent)?;
     let told = row["nodes"]["node-b"]["problems"].to_string();
     ensure!(told.contains("its endpoint is not to be used any more"), "{row}");
-    // kube-proxy removes it once it has no connections left; then nothing of it is ours.
+    // kube-proxy removes a destination once it has no connections left. The agent forgets it then.
     for pair in of_the_pod(&before) {
         ns.exec(&format!("ipvsadm -d {pair}"))?;
     }
-    wait_until("it is forgotten", LIMIT, || status(&agent).is_ok_and(|row| row["nodes"]["node-b"].is_null()))
-        .with_context(|| format!("{:?}", status(&agent)))?;
+    wait_until("the agent has no row of node B any more", LIMIT, || {
+        status(&agent).is_ok_and(|row| row["nodes"]["node-b"].is_null())
+    })
+    .with_context(|| format!("{:?}", status(&agent)))?;
     ensure!(ledger(&agent)?.lines().count() <= 1, "{}", ledger(&agent)?);
-    ensure!(!saved(ns)?.iter().any(|line| line.contains(PAIR)), "it was added again");
+    ensure!(!saved(ns)?.iter().any(|line| line.contains(PAIR)), "the agent added the ended pod again");
     Ok(())
 }
 
-/// kube-proxy removes the tombstone, which has no connections: it is not added again.
+/// kube-proxy removes the tombstone (the destination of weight 0 that the agent added again), which has no connections. The agent must not restore it.
 #[test]
 fn one_that_ends_during_the_tombstone() -> Result<()> {
     let cluster = cluster()?;
@@ -109,13 +111,13 @@ fn one_that_ends_during_the_tombstone() -> Result<()> {
     wait_drained(&cluster, &agent)?;
     rewrite(&agent, &with_services(&cluster, ENDING))?;
     ns.exec(&format!("ipvsadm -d {PAIR}"))?;
-    // The rest is kube-proxy's to remove; where the file is older than its tables, all of it comes back.
+    // kube-proxy has removed only one destination. By a file that is older than kube-proxy's tables the agent restores all others.
     rewrite(&agent, &with_services(&cluster, ""))?;
     let unflagged = Instant::now();
     agent.unflag("node-b")?;
     let without: Vec<String> = before.iter().filter(|line| !line.contains(PAIR)).cloned().collect();
     let same = || -> Result<bool> {
-        // The line of its thresholds is the same as other destinations' of that pod.
+        // Lines of thresholds are left out, since several destinations of the pod have the same line.
         let now: Vec<String> =
             saved(ns)?.into_iter().filter(|line| line.starts_with('-') && !line.starts_with("->")).collect();
         let then: Vec<&String> =
@@ -124,14 +126,14 @@ fn one_that_ends_during_the_tombstone() -> Result<()> {
     };
     wait_within("the rest is as it was", RESTORED, unflagged, || same().unwrap_or(false))
         .with_context(|| format!("{:?}\n{}", saved(ns), agent.log()))?;
-    wait_until("nothing is ours", LIMIT, || {
+    wait_until("the agent has no row of node B any more", LIMIT, || {
         status(&agent).is_ok_and(|row| row["nodes"]["node-b"].is_null())
     })?;
-    ensure!(!saved(ns)?.iter().any(|line| line.contains(PAIR)), "it was added again");
+    ensure!(!saved(ns)?.iter().any(|line| line.contains(PAIR)), "the agent added the ended pod again");
     untouched(&agent)
 }
 
-/// All backends of every Service on hung nodes: traffic is let through, in the datapath and in the tables, and `status` says why.
+/// All endpoints of every Service are on hung nodes. They are exempt in the datapath and in IPVS's tables, and `status` says why.
 #[test]
 fn the_last_of_all_are_let_through() -> Result<()> {
     let cluster = cluster()?;
@@ -150,8 +152,8 @@ fn the_last_of_all_are_let_through() -> Result<()> {
             .with_context(|| format!("{name}\n{}", agent.log()))?;
         ensure!(conn.request() == Outcome::Answered, "{name}");
     }
-    ensure!(late.request() == Outcome::Answered, "a flow to the node that was flagged last");
-    // The other one ended when its node alone was flagged.
+    ensure!(late.request() == Outcome::Answered, "a flow to the node that was flagged last was cut");
+    // The flow to node B was cut while only node B was flagged.
     reset_by_now(&mut open)?;
     let text = agent.expect(&["status", "-o", "wide"])?;
     for line in [

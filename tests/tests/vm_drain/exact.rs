@@ -1,4 +1,4 @@
-//! UDP flows, SCTP flows and templates are deleted at once, TCP flows once their clients have been challenged. Flows of other nodes stay, to the last one.
+//! UDP flows, SCTP flows and templates are deleted at once. TCP flows are deleted once their clients were challenged. All flows of other nodes stay.
 
 use std::{
     collections::BTreeSet,
@@ -31,24 +31,25 @@ use super::common::{
     wait_drained, wait_same,
 };
 
-/// The promise for flows whose clients are not challenged, and for TCP flows after the challenges.
+/// The promised time for flows whose clients are not challenged, and for TCP flows after the challenges.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// Rounds: one sets weight 0, one deletes what has no connection any more, one deletes the rest after the challenges, and one finds nothing left.
+/// The rounds of a drain: the first sets weight 0, the second deletes destinations without connections, the third deletes the rest after the challenges, and
+/// the fourth finds nothing left.
 const ROUNDS: u32 = 4;
-/// The kernel's part counts for so much at most: 46 ms were measured on 5.10, and 96 on 7.3.
+/// The most time that is allowed for the kernel's part: 46 ms were measured on 5.10, and 96 ms on 7.3.
 const KERNEL: Duration = Duration::from_millis(300);
-/// A client's error can be read by then.
-const TOLD: Duration = Duration::from_millis(50);
-/// How long a round of challenges may take here.
+/// After this time a client can read the error of its socket.
+const READABLE: Duration = Duration::from_millis(50);
+/// The most time for a round of challenges here.
 const CHALLENGING: Duration = Duration::from_secs(1);
 
-/// A service of datagrams, with persistence.
+/// A UDP service with persistence.
 const STICKY: &str = "10.96.0.34:53";
-/// A service of connections, with persistence, which `common` adds. Of three clients node B gets two by its weight.
+/// A TCP service with persistence, which `common` adds. By its weight node B gets two of three clients.
 const STICKY_WEB: &str = "10.96.0.30:80";
 
-/// Entries of services whose answers come from there, by protocol and original direction. SCTP speaks to the pods themselves as well, whose
-/// addresses the server tells: those are no service's.
+/// The conntrack entries of services whose answers come from these addresses, by protocol and original direction. SCTP clients also send to the pods
+/// themselves, whose addresses the server tells them. These flows belong to no service, and are left out.
 fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for family in ["ipv4", "ipv6"] {
@@ -57,7 +58,8 @@ fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
                 let mut values = line.split_whitespace().filter_map(|word| word.strip_prefix(name));
                 Ok(values.nth(n).with_context(|| line.to_owned())?.parse()?)
             };
-            let (service, backend) = (nth("dst=", 0)?, nth("src=", 1)?);
+            let service = nth("dst=", 0)?;
+            let backend = nth("src=", 1)?;
             if !from.contains(&backend) || service == backend || line.contains(" CLOSE ") {
                 continue;
             }
@@ -69,28 +71,28 @@ fn entries(ns: &Netns, from: &[IpAddr]) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// When the kernel's tables had nothing left of a node, CLOCK_MONOTONIC in nanoseconds.
+/// When the kernel's tables had nothing left of a node, in nanoseconds of CLOCK_MONOTONIC.
 #[derive(Default)]
 struct Left {
     datagrams: [Option<u64>; 2],
     all: [Option<u64>; 2],
-    /// When each look at both tables began, and how long it took.
+    /// The beginning and the length of each look at both tables.
     looks: Vec<(u64, Duration)>,
 }
 
-/// Place of a table in [`Left`].
+/// The index of a table in [`Left`].
 const IPVS: usize = 0;
 const CONNTRACK: usize = 1;
 
 impl Left {
-    /// How long a look took since then, on average.
+    /// The average length of a look since that time.
     fn look_took(&self, since: u64) -> Duration {
         let looks = self.looks.iter().filter(|(began, _)| *began >= since);
         let looks: Vec<Duration> = looks.map(|(_, took)| *took).collect();
         looks.iter().sum::<Duration>() / u32::try_from(looks.len().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// A look counts by when it began, as those of [`nodefence_tests::watch::wait_within`] do.
+    /// Notes a look by its beginning, as [`nodefence_tests::watch::wait_within`] does.
     fn look(&mut self, table: usize, began: u64, datagrams: usize, all: usize) {
         for (at, left) in [(&mut self.datagrams[table], datagrams), (&mut self.all[table], all)] {
             if left == 0 {
@@ -100,13 +102,14 @@ impl Left {
     }
 }
 
-/// Looks all the time from within the node's namespace, since a program of its own takes longer to start than what is measured.
+/// Looks at the tables all the time from a thread in the node's namespace, since the start of a program takes longer than the time to measure.
 fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
     let from = from.to_vec();
     ns.run(move || {
         thread::spawn(move || {
             let mut conntrack = Conntrack::open_all_zones()?;
-            let (begun, mut seen) = (Instant::now(), Left::default());
+            let begun = Instant::now();
+            let mut seen = Left::default();
             while begun.elapsed() < LIMIT {
                 let both = seen.all[IPVS].is_none().then(monotonic_ns);
                 if seen.all[IPVS].is_none() {
@@ -132,13 +135,13 @@ fn look_all_the_time(ns: &Netns, from: &[IpAddr]) -> JoinHandle<Result<Left>> {
                 }
                 thread::sleep(Duration::from_millis(2));
             }
-            bail!("something was left after {LIMIT:?}")
+            bail!("flows of the node were left after {LIMIT:?}")
         })
     })
 }
 
-/// The kernel's part on an emulated processor, measured before there is any and beside the watcher: to read all tables, which the agent
-/// does in each of its rounds, and to delete so many entries of conntrack.
+/// The time that the kernel needs on an emulated processor to read all tables, which the agent does in each round, and to delete this many entries of
+/// conntrack. It is measured before the flag, while the watcher runs.
 fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2]> {
     let from = from.to_vec();
     ns.run(move || {
@@ -155,7 +158,7 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let from_here = socket.local_addr()?.port();
         for port in 40_000..40_000 + u16::try_from(entries)? {
-            // The port has no listener: the next datagram may report that.
+            // The port has no listener, and the next datagram may report that.
             let _refused = socket.send_to(b"x", (Ipv4Addr::LOCALHOST, port));
         }
         let ours = conntrack.dump(Half::V4, |flow| flow.orig.src_port == from_here)?.flows;
@@ -166,12 +169,13 @@ fn yardstick(ns: &Netns, from: &[IpAddr], entries: usize) -> Result<[Duration; 2
     })
 }
 
-/// The part of a connection's line that stays the same while the connection lives.
+/// The parts of connections' lines that stay the same while a connection lives.
 fn names(lines: &[String]) -> BTreeSet<String> {
     lines.iter().map(|line| line.split_whitespace().take(7).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Whether a line is a template of a persistent service: by it all connections of a client go where its first one went (`ip_vs_sched_persist`, ip_vs_core.c).
+/// Whether a line is a template of a persistent service, by which all connections of a client go to the destination of its first one (`ip_vs_sched_persist`,
+/// ip_vs_core.c).
 fn is_template(line: &str) -> bool {
     line.split_whitespace().nth(2) == Some("0000")
 }
@@ -207,7 +211,9 @@ fn in_time_and_nothing_else() -> Result<()> {
     let agent = agent(&cluster)?;
     let diameter: SocketAddr = "10.96.0.31:3868".parse()?;
     let pod = cluster.at(Place::Pod);
-    let (mut idle, mut open, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    let mut idle = Vec::new();
+    let mut open = Vec::new();
+    let mut datagrams = Vec::new();
     for name in ["node-b", "node-c"] {
         for _ in 0..3 {
             for family in [Family::V4, Family::V6] {
@@ -225,24 +231,27 @@ fn in_time_and_nothing_else() -> Result<()> {
             open.push(Conn::over_to(Over::Sctp, pod, diameter, name, LIMIT)?);
         }
     }
-    // By turns, so that one of three clients at least has a template for node B.
+    // The scheduler takes turns, so at least one of three clients has a template for node B.
     for place in Place::ALL {
         let conn = UdpConn::connect(cluster.at(place), STICKY.parse()?, LIMIT)?;
         conn.who()?;
         datagrams.push(conn);
     }
-    // Each client's second connection goes where its first one went.
+    // Each client's second connection goes to the same node as its first one.
     let mut sticky = Vec::new();
     for place in Place::ALL {
         let connect = || Conn::connect(cluster.at(place), STICKY_WEB.parse()?, LIMIT).context("connect");
-        let (mut first, mut second) = (connect()?, connect()?);
+        let mut first = connect()?;
+        let mut second = connect()?;
         let name = first.who()?;
         ensure!(second.who()? == name, "{place:?} is not kept at {name}");
         sticky.push((place, name == "node-b", [first, second]));
     }
     let moving = sticky.iter().filter(|(_, moves, _)| *moves).count();
-    let (to_b, to_c) = (addresses(&cluster.b), addresses(&cluster.c));
-    let (mine, theirs) = (connections(ns, &to_b)?, names(&connections(ns, &to_c)?));
+    let to_b = addresses(&cluster.b);
+    let to_c = addresses(&cluster.c);
+    let mine = connections(ns, &to_b)?;
+    let theirs = names(&connections(ns, &to_c)?);
     let templates: Vec<String> = mine.iter().filter(|line| is_template(line)).cloned().collect();
     ensure!(of(&templates, "UDP") >= 1, "{templates:?}");
     ensure!(moving >= 1 && of(&templates, "TCP") == moving, "{moving} of TCP: {templates:?}");
@@ -253,21 +262,22 @@ fn in_time_and_nothing_else() -> Result<()> {
     let watch = look_all_the_time(ns, &to_b);
     let [reads, deletes] = yardstick(ns, &to_b, mine.len())?;
     let report: Value = serde_json::from_str(&agent.expect(&["flag", "node-b", "-o", "json"])?)?;
-    let received = report["received_ns"].as_u64().context("when it was asked")?;
+    let received = report["received_ns"].as_u64().context("no time of the request")?;
     let flagged = moment(received);
     let seen = watch.join().map_err(|_| anyhow!("the watching thread panicked"))?;
     let seen = seen.with_context(|| agent.log())?;
     let since = |at: Option<u64>| Duration::from_nanos(at.unwrap_or(u64::MAX).saturating_sub(received));
-    // The round of challenges began some time after that, so it ended so much later or somewhat more.
+    // The round of challenges began after the request, so it ended at least this much later.
     let row = agent.status()?["challenged"]["node-b"].clone();
-    let challenging = Duration::from_secs_f64(row["seconds"].as_f64().context("nobody was challenged")?);
+    let challenging = Duration::from_secs_f64(row["seconds"].as_f64().context("no client was challenged")?);
     held("clients challenged", CHALLENGING, flagged, challenging).with_context(|| row.to_string())?;
-    // The watcher reads the same tables as the agent: the processors may be slower now than before.
+    // The watcher reads the same tables as the agent, so its looks show whether the processors are slower now.
     let kernel = reads.max(seen.look_took(received) * ROUNDS) + deletes;
     figure("the kernel reads and deletes so much", kernel.as_secs_f64() * 1e3, "ms");
     let at_once = if emulated() { AT_ONCE + kernel.min(KERNEL) } else { AT_ONCE };
     for (table, name) in [(IPVS, "IPVS"), (CONNTRACK, "conntrack")] {
-        let (datagrams, all) = (since(seen.datagrams[table]), since(seen.all[table]));
+        let datagrams = since(seen.datagrams[table]);
+        let all = since(seen.all[table]);
         held(&format!("UDP and SCTP gone from {name}"), at_once, flagged, datagrams)?;
         let after_challenge = all.saturating_sub(challenging);
         held(
@@ -278,13 +288,13 @@ fn in_time_and_nothing_else() -> Result<()> {
         )?;
     }
     for conn in &mut idle {
-        let outcome = conn.wait_end(TOLD);
+        let outcome = conn.wait_end(READABLE);
         ensure!(outcome == Outcome::Reset, "an idle client after all were challenged: {outcome:?}; {row}");
     }
     let left = (connections(ns, &to_b)?, entries(ns, &to_b)?);
     ensure!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
 
-    // Clients that had node C before have it now, and each of these flows still works.
+    // Clients of node C still have node C, and each of these flows works.
     let now = names(&connections(ns, &to_c)?);
     ensure!(theirs.is_subset(&now), "lost {:?}", theirs.difference(&now));
     let now = entries(ns, &to_c)?;
@@ -293,7 +303,7 @@ fn in_time_and_nothing_else() -> Result<()> {
     for conn in &mut open {
         answered += usize::from(conn.who().is_ok_and(|name| name == "node-c"));
     }
-    // Six over TCP, three over SCTP; the three SCTP associations with node B are no more.
+    // Six TCP connections and three SCTP associations are with node C. The three SCTP associations with node B are gone.
     ensure!(answered == 9, "{answered} of 9 flows to node C answered");
     answered_by_c(&datagrams)?;
     ensure!(Conn::over_to(Over::Sctp, pod, diameter, "node-c", LIMIT).is_ok(), "no new association");

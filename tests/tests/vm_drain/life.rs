@@ -1,4 +1,4 @@
-//! A drain does not outlive the flag's deadline, whatever becomes of the agent.
+//! A drain does not outlive the lease, also if the agent dies or stands still.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ fn a_killed_agent_s_work_is_undone_and_the_next_one_goes_on() -> Result<()> {
     let began = Instant::now();
     agent.kill();
     let took = wait_same(&cluster, &before, began, &agent.log())?;
-    println!("undone {took:?} after SIGKILL");
-    // The flag is in the flags file: the next agent drains the node again, and another one goes on from there.
+    println!("restored {took:?} after SIGKILL");
+    // The next agent finds the flag in `flags.json`, and drains the node again.
     agent.restart(&[])?;
     wait_drained(&cluster, &agent)?;
     let began = Instant::now();
@@ -40,16 +40,16 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     let began = Instant::now();
     agent.proc()?.freeze()?;
     let took = wait_same(&cluster, &before, began, &agent.log())?;
-    println!("undone {took:?} after SIGSTOP");
+    println!("restored {took:?} after SIGSTOP");
     agent.proc()?.thaw()?;
     let ended = || agent.log().contains("the agent stood still");
     wait_until("the agent has ended", LIMIT, ended).with_context(|| agent.log())?;
     agent.terminate()?;
-    ensure!(saved(&cluster.a.ns)? == before, "something was drained anew\n{}", agent.log());
-    // The flag is in the flags file: its supervisor starts the next one.
+    ensure!(saved(&cluster.a.ns)? == before, "the agent drained again before its end\n{}", agent.log());
+    // A supervisor would start the next agent, which finds the flag in `flags.json`.
     agent.restart(&[])?;
     wait_drained(&cluster, &agent)?;
-    // Killed while it is stopped, after the guard was there.
+    // The agent is killed while it is stopped, after the guard has restored.
     let began = Instant::now();
     agent.proc()?.freeze()?;
     wait_same(&cluster, &before, began, &agent.log())?;
@@ -57,20 +57,20 @@ fn a_stopped_agent_s_work_is_undone_and_it_ends() -> Result<()> {
     ensure!(saved(&cluster.a.ns)? == before, "{}", agent.log());
     agent.restart(&[])?;
     wait_drained(&cluster, &agent)?;
-    // Stopped while it is at work.
+    // The agent is stopped while it restores.
     let began = Instant::now();
     agent.unflag("node-b")?;
     agent.proc()?.freeze()?;
     wait_same(&cluster, &before, began, &agent.log())?;
     agent.proc()?.thaw()?;
-    // The agent ends where something was left to be done.
+    // The stopped agent has ended if it had something left to restore. Another agent takes over.
     agent.restart(&["--take-over"])?;
     let began = Instant::now();
     wait_same(&cluster, &before, began, &agent.log())?;
     untouched(&agent)
 }
 
-/// Reading tables of millions of entries may take long. The drain holds meanwhile, since another thread renews the lease.
+/// A reading of tables with millions of entries may take long. The drain holds meanwhile, since another thread renews the lease.
 #[test]
 fn a_long_look_at_the_tables_restores_nothing() -> Result<()> {
     /// Twice as long as a drain holds without a renewal of the lease.
@@ -90,7 +90,7 @@ fn a_long_look_at_the_tables_restores_nothing() -> Result<()> {
     untouched(&agent)
 }
 
-/// A container that is paused for longer than the lease holds, and then ended: its guard is in there as well.
+/// A container with the agent and its guard is paused for longer than the lease holds, and then ends.
 #[test]
 fn an_agent_that_was_paused_with_its_guard_restores_at_its_end() -> Result<()> {
     let (cluster, before, mut agent) = drained()?;
@@ -98,11 +98,11 @@ fn an_agent_that_was_paused_with_its_guard_restores_at_its_end() -> Result<()> {
     agent.proc()?.freeze()?;
     kill(guard, Signal::SIGKILL)?;
     std::thread::sleep(RESTORED);
-    ensure!(saved(&cluster.a.ns)? != before, "somebody has restored it");
+    ensure!(saved(&cluster.a.ns)? != before, "the drain was restored without agent and guard");
     agent.proc()?.signal(Signal::SIGTERM)?;
     agent.proc()?.thaw()?;
     agent.terminate()?;
-    // At once: no guard that it may have started in between would have waited for less than the lease.
+    // The agent itself has restored: a guard that it may have started meanwhile would wait for the lease first.
     let now = saved(&cluster.a.ns)?;
     ensure!(now == before, "{now:#?}\n{before:#?}\n{}", agent.log());
     Ok(())

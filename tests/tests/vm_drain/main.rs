@@ -1,4 +1,4 @@
-//! Flagged nodes are drained from IPVS and restored: the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
+//! Flagged nodes are drained in IPVS and restored, with the real agent, `ipvsadm`, servers and clients. Runs in VMs (`cargo xtask vm-test`).
 
 mod apart;
 mod common;

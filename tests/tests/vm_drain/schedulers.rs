@@ -1,4 +1,4 @@
-//! Every scheduler sends new flows elsewhere and refuses none. Of the existing flows the node's go, and no others do.
+//! With every scheduler new flows go to another node, and none is refused. Of the existing flows only those of the flagged node are deleted.
 
 use std::time::Instant;
 
@@ -21,7 +21,8 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
     let agent = agent(&cluster)?;
     let at = cluster.service(Service::Web, Place::Pod, Family::V4);
     let dns = cluster.service(Service::Dns, Place::Pod, Family::V4);
-    let (pod, to_b) = (cluster.at(Place::Pod), addresses(&cluster.b));
+    let pod = cluster.at(Place::Pod);
+    let to_b = addresses(&cluster.b);
     let mut moved = 0;
     for scheduler in
         ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh -b sh-port", "mh -b mh-port", "sh -b sh-port,sh-fallback"]
@@ -30,7 +31,7 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
             ns.exec(&format!("ipvsadm -E {server} -s {scheduler}")).with_context(|| scheduler.to_owned())?;
         }
         let before = saved(ns)?;
-        // Both get something, by whatever rule: some count the connections that are open.
+        // The connections stay open meanwhile, since some schedulers count them. So both nodes get some by each scheduler.
         let connect = |_| -> Result<(String, Conn)> {
             let mut conn = Conn::connect(pod, at, LIMIT)?;
             Ok((conn.who()?, conn))
@@ -41,16 +42,17 @@ fn new_flows_go_elsewhere_and_none_is_refused() -> Result<()> {
             let at = conns.iter().position(|(who, _)| who == name);
             Ok(conns.swap_remove(at.with_context(|| format!("{scheduler}: {name} had no flow"))?).1)
         };
-        let (mut hung, mut open) = (first("node-b")?, first("node-c")?);
+        let mut hung = first("node-b")?;
+        let mut open = first("node-c")?;
         drop(conns);
-        // Some count connections of TCP alone, and send all datagrams to the same one.
+        // Some schedulers only count TCP connections, and send all datagrams to one node.
         let datagrams = ["node-b", "node-c"].map(|name| UdpConn::connect_to(pod, dns, name, LIMIT).ok());
         moved += usize::from(datagrams[0].is_some());
         agent.flag("node-b")?;
         wait_drained(&cluster, &agent).with_context(|| scheduler.to_owned())?;
         let left = connections(ns, &to_b)?;
         ensure!(left.is_empty(), "{scheduler}: {left:?}");
-        reset_by_now(&mut hung).with_context(|| format!("{scheduler}: it was not told"))?;
+        reset_by_now(&mut hung).with_context(|| format!("{scheduler}: the client was not reset"))?;
         ensure!(open.who()? == "node-c", "{scheduler}: a flow to node C was cut");
         let datagrams: Vec<_> = datagrams.into_iter().flatten().collect();
         answered_by_c(&datagrams).with_context(|| scheduler.to_owned())?;

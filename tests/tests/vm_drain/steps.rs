@@ -1,4 +1,4 @@
-//! The agent is killed, stopped or upgraded at every step of the drain and of the restore.
+//! The agent is killed, stopped or replaced at every step of the drain and of the restore.
 
 use std::{
     collections::BTreeSet,
@@ -23,11 +23,11 @@ use super::common::{
     LIMIT, agent, cluster, is_out, saved, untouched, wait_drained, wait_same, weighted_on_b,
 };
 
-/// An agent that goes on answers within this.
+/// The time within which an agent that serves clients answers.
 const ANSWERED: Duration = Duration::from_secs(1);
 
-/// Gives the agent a command and waits until the blow has fallen at the `nth` step of what follows, or until all of it is done. The ambush, and the command,
-/// which may wait for its answer.
+/// Gives the agent a command, and waits until the blow has fallen at the `nth` step of its work, or until the work is done. Gives the ambush and the command, which
+/// may still wait for its answer.
 fn struck(
     agent: &Agent,
     nth: usize,
@@ -45,7 +45,7 @@ fn struck(
     Ok((ambush, told))
 }
 
-/// Whether an agent answers there.
+/// Whether an agent answers at this socket.
 fn answers(socket: &Path) -> bool {
     let asked = Client::connect(socket).and_then(|mut client| {
         client.set_patience(ANSWERED)?;
@@ -54,8 +54,8 @@ fn answers(socket: &Path) -> bool {
     asked.is_ok()
 }
 
-/// Another agent takes over while the thread that drains is held at a step. The thread goes on once its agent has heard of the hand-over and answers no client
-/// any more. Then that agent ends.
+/// Another agent takes over while the thread that drains is held at a step. The thread goes on once the first agent has heard of the hand-over and answers no client
+/// any more. Then the first agent ends.
 fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -> Result<()> {
     let socket = agent.socket();
     let lifting = std::thread::spawn(move || {
@@ -71,18 +71,18 @@ fn upgraded(cluster: &Cluster, agent: &mut Agent, ambush: Ambush, flags: bool) -
             let now = weighted()?;
             ensure!(
                 !flags || now.is_subset(&before),
-                "let go between two agents: {now:?}, before {before:?}"
+                "restored between two agents: {now:?}, before {before:?}"
             );
             before = now;
             Ok(Duration::ZERO)
         })
     };
     let (restarted, watched) = under([watch], || agent.restart(&["--take-over"]));
-    lifting.join().map_err(|_| anyhow!("who lifts the ambush panicked"))??;
+    lifting.join().map_err(|_| anyhow!("the thread that lifts the ambush panicked"))??;
     restarted?;
     for looks in watched {
         let looks = looks.with_context(|| agent.log())?;
-        ensure!(looks > 0, "nobody looked");
+        ensure!(looks > 0, "the table was never looked at");
     }
     Ok(())
 }
@@ -99,13 +99,14 @@ fn at_every_step(blow: Blow) -> Result<()> {
     let cluster = cluster()?;
     let before = saved(&cluster.a.ns)?;
     let mut agent = agent(&cluster)?;
-    let (mut steps_out, mut steps_back) = (None, None);
+    let mut steps_out = None;
+    let mut steps_back = None;
     for nth in 1.. {
         for (verb, steps) in [("flag", &mut steps_out), ("unflag", &mut steps_back)] {
             let flags = verb == "flag";
             let what = format!("{verb}, {blow:?} at step {nth}");
             let begun_at: Instant;
-            // Without connections there is nothing to delete.
+            // Without these flows the drain would have nothing to delete.
             let _held = if flags { Some(flows_to_b(&cluster)?) } else { None };
             let settled = || {
                 let is_back = || saved(&cluster.a.ns).is_ok_and(|now| now == before);
@@ -133,24 +134,24 @@ fn at_every_step(blow: Blow) -> Result<()> {
                     Blow::Kill => {
                         let began = Instant::now();
                         agent.kill();
-                        // By turns the guard restores, or the next agent is there before it.
+                        // In every second turn the guard restores. In the others the next agent starts before that.
                         if (nth % 2 == 0) == flags {
                             guarded(began, &agent.log())?;
                         }
                         agent.restart(&[])?;
-                        // A command that was not answered may not be in the flags file.
+                        // `flags.json` may lack a command that was not answered.
                         if !told.wait()?.success() {
                             agent.expect(&[verb, "node-b"])?;
                         }
                     }
                     Blow::Stop => {
-                        // Until each thread has noticed.
+                        // The agent stands still until the guard has restored, so that each of its threads notices.
                         let began = Instant::now();
                         agent.proc()?.freeze()?;
                         let guarded = guarded(began, &agent.log());
                         agent.proc()?.thaw()?;
                         guarded?;
-                        // An agent that had drained something ends. What it was told may not be in its flags file.
+                        // An agent that had drained something ends then, and its `flags.json` may lack the command.
                         agent.restart(&["--take-over"])?;
                         let _said_before = agent.cli(&[verb, "node-b"])?;
                     }
@@ -167,7 +168,8 @@ fn at_every_step(blow: Blow) -> Result<()> {
         }
         if let (Some(out), Some(back)) = (steps_out, steps_back) {
             println!("{blow:?} at {out} steps of the drain and {back} of the restore");
-            // Lines, a guard and three rounds of changes of the drain, changes and a line of the restore: with fewer, steps were missed.
+            // The drain has steps for lines of the ledger, for the guard and for three rounds of changes. The restore has steps for changes and for a line.
+            // With fewer, steps were missed.
             ensure!(out >= 6 && back >= 2, "too few steps");
             break;
         }

@@ -1,4 +1,4 @@
-//! Flag and unflag: nothing of the node's is left, nothing of others' is touched, everything comes back as it was.
+//! A flag leaves no flow and no weight of the node, and touches nothing of other nodes. An unflag restores everything.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,9 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     let ns = &cluster.a.ns;
     let before = saved(ns)?;
     let agent = agent(&cluster)?;
-    let (mut idle, mut others, mut datagrams) = (Vec::new(), Vec::new(), Vec::new());
+    let mut idle = Vec::new();
+    let mut others = Vec::new();
+    let mut datagrams = Vec::new();
     for family in [Family::V4, Family::V6] {
         let web = cluster.service(Service::Web, Place::Pod, family);
         let dns = cluster.service(Service::Dns, Place::Pod, family);
@@ -41,7 +43,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
             datagrams.push(UdpConn::connect_to(cluster.at(Place::Pod), dns, "node-b", LIMIT)?);
         }
     }
-    // A template keeps a client with its first backend. Of three clients one gets the heavier node B.
+    // A template keeps a client at its first backend. At least one of three clients gets node B, which has more weight.
     let sticky = "10.96.0.30:80".parse()?;
     let mut stuck = None;
     for place in Place::ALL {
@@ -52,7 +54,8 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     }
     let stuck = stuck.context("no client got node B")?;
     ensure!(Conn::connect(cluster.at(stuck), sticky, LIMIT)?.who()? == "node-b", "there is no template");
-    let (to_b, to_c) = (addresses(&cluster.b), addresses(&cluster.c));
+    let to_b = addresses(&cluster.b);
+    let to_c = addresses(&cluster.c);
     ensure!(connections(ns, &to_b)?.len() >= 16, "{:?}", connections(ns, &to_b)?);
     let of_c = connections(ns, &to_c)?.len();
 
@@ -71,7 +74,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     for conn in &mut others {
         conn.echo(b"untouched").context("a connection to node C")?;
     }
-    // The same sockets, the same source ports.
+    // The clients have the same sockets and source ports as before.
     answered_by_c(&datagrams).with_context(|| agent.log())?;
     ensure!(connections(ns, &to_c)?.len() >= of_c, "node C lost connections");
     let mut again = Conn::connect(cluster.at(stuck), sticky, LIMIT)?;
@@ -79,7 +82,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     let flows = agent.expect(&["flows", "--node", "node-b", "-o", "json"])?;
     let flows: serde_json::Value = serde_json::from_str(&flows)?;
     let left: Vec<_> =
-        flows["items"].as_array().into_iter().flatten().filter(|f| f["state"] != "close").collect();
+        flows["items"].as_array().into_iter().flatten().filter(|flow| flow["state"] != "close").collect();
     ensure!(left.is_empty(), "conntrack still has {left:?}");
 
     let row = status(&agent)?;
@@ -88,7 +91,7 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     ensure!(exempt[0]["why"] == "all its destinations are on flagged nodes", "{row}");
     ensure!(
         !ns.exec("ipvsadm -Sn")?.contains("-a -t 10.96.0.32:80 -r 10.244.2.2:8080"),
-        "sh keeps a tombstone"
+        "a destination of scheduler sh has a tombstone"
     );
     untouched(&agent)?;
 
@@ -99,11 +102,11 @@ fn flows_templates_and_weights_go_and_come_back() -> Result<()> {
     untouched(&agent)
 }
 
-/// How soon tables are read for which [`UNDONE`] is promised.
+/// [`UNDONE`] is promised for tables that can be read within this time.
 const READ: Duration = Duration::from_millis(100);
 
-/// Somebody who gives every destination of the node weight 1 every second, added anew or as it stands: each is undone, and meanwhile the
-/// cut holds.
+/// Each second another program gives every destination of the node weight 1, either by adding it anew or by changing it. The agent undoes each of these
+/// changes, and meanwhile the cut holds.
 #[test]
 fn who_adds_them_again_is_undone() -> Result<()> {
     let cluster = cluster()?;
@@ -119,7 +122,8 @@ fn who_adds_them_again_is_undone() -> Result<()> {
         let (mine, others): (Vec<_>, Vec<_>) =
             server.destinations.iter().partition(|destination| of_b.contains(&destination.address.ip()));
         if others.iter().any(|destination| destination.weight > 0) {
-            wanted.extend(mine.into_iter().filter(|d| d.weight > 0).map(|d| (*key, d.clone())));
+            let weighted = mine.into_iter().filter(|destination| destination.weight > 0);
+            wanted.extend(weighted.map(|destination| (*key, destination.clone())));
         }
     }
     ensure!(wanted.len() > 15, "{wanted:?}");
@@ -131,7 +135,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
             let attempt = Conn::attempt(cluster.at(Place::Pod), web, LIMIT);
             attempt.at_first_syn()?;
             let (outcome, name) = attempt.request();
-            // Refused by the cut, or answered by a live one.
+            // A new flow is refused by the cut, or answered by node C.
             let good =
                 outcome == Outcome::Refused || outcome == Outcome::Reset || name.as_deref() == Some("node-c");
             ensure!(good, "a new flow: {outcome:?}, {name:?}");
@@ -147,13 +151,13 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     wait_drained(&cluster, &agent)?;
     let began = Instant::now();
     agent.unflag("node-b")?;
-    // The restore sets the weights that others want.
+    // The restore sets the weights that the other program wanted last.
     let raised = |line: &String| {
         let is_theirs = line.contains("10.244.2.2:") && !line.ends_with("-w 0");
         match line.rsplit_once(" -w ") {
-            // The weight, and what tells of a tunnel.
+            // `rest` is the weight, and the options of a tunnel.
             Some((pair, rest)) if is_theirs => {
-                format!("{pair} -w 1{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+                format!("{pair} -w 1{}", rest.trim_start_matches(|letter: char| letter.is_ascii_digit()))
             }
             _ => line.clone(),
         }
@@ -163,7 +167,7 @@ fn who_adds_them_again_is_undone() -> Result<()> {
     wait_same(&cluster, &expected, began, &agent.log()).map(drop)
 }
 
-/// Ten times, a second apart; each is undone in time.
+/// Raises the weights ten times, a second apart, and checks that the agent undoes each change in time.
 fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
     for round in 0..10 {
         let begun = Instant::now();
@@ -186,14 +190,15 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
             ensure!(done >= wanted.len(), "only {done} changes were made");
             let added = Instant::now();
             loop {
-                // The reading's own time is not the agent's.
+                // A look counts by its beginning, since the reading's own time is not the agent's.
                 let looked = added.elapsed();
                 let mut weighted = 0;
                 for key in wanted.iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
                     let found = ipvs.destinations(key)?.items;
-                    let ours =
-                        |d: &&Destination| wanted.iter().any(|(k, w)| k == key && w.address == d.address);
-                    weighted += found.iter().filter(ours).filter(|d| d.weight > 0).count();
+                    let ours = |found: &&Destination| {
+                        wanted.iter().any(|(of, wanted)| of == key && wanted.address == found.address)
+                    };
+                    weighted += found.iter().filter(ours).filter(|found| found.weight > 0).count();
                 }
                 if weighted == 0 {
                     return Ok((added, looked));
@@ -208,7 +213,7 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
     Ok(())
 }
 
-/// Both nodes flagged, in either order: no other node is left, so traffic is let through, and the status says why.
+/// Both nodes are flagged, in either order. No other node is left, so their destinations are exempt, and `status` says why.
 #[test]
 fn the_last_backends_are_exempt() -> Result<()> {
     let cluster = cluster()?;
@@ -222,17 +227,17 @@ fn the_last_backends_are_exempt() -> Result<()> {
         let exempt = |node: &str| -> Result<u64> {
             status(&agent)?["nodes"][node]["exempt_services"].as_u64().context("no number")
         };
-        wait_until("all is exempt", LIMIT, || {
-            exempt("node-b").is_ok_and(|n| n > 10) && exempt("node-c").is_ok_and(|n| n > 10)
+        wait_until("all services are exempt", LIMIT, || {
+            ["node-b", "node-c"].into_iter().all(|node| exempt(node).is_ok_and(|services| services > 10))
         })
         .with_context(|| format!("{:?}", status(&agent)))?;
         wait_same(&cluster, &before, began, &agent.log())?;
         let note = status(&agent)?["note"].clone();
         ensure!(
             note.as_str().is_some_and(|note| note.contains("without `services`")),
-            "the cut exempts nothing: {note}"
+            "status does not say that the cut exempts nothing: {note}"
         );
-        // One of them comes back: the other is drained.
+        // After the unflag of one node the other one is drained.
         agent.unflag("node-c")?;
         wait_drained(&cluster, &agent)?;
         let began = Instant::now();
@@ -240,7 +245,7 @@ fn the_last_backends_are_exempt() -> Result<()> {
         wait_same(&cluster, &before, began, &agent.log())?;
     }
     ensure!(saved(ns)? == before);
-    wait_until("nothing is noted", LIMIT, || status(&agent).is_ok_and(|row| row["note"].is_null()))?;
+    wait_until("status without the note", LIMIT, || status(&agent).is_ok_and(|row| row["note"].is_null()))?;
     untouched(&agent)
 }
 
@@ -251,13 +256,13 @@ fn observing_touches_nothing() -> Result<()> {
     let agent = agent_with(&cluster, &["--mode", "observe"])?;
     agent.flag("node-b")?;
     let planned = || status(&agent).is_ok_and(|row| row["nodes"]["node-b"]["planned"].as_u64() > Some(10));
-    wait_until("it is planned", LIMIT, planned).with_context(|| format!("{:?}", status(&agent)))?;
+    wait_until("the drain is planned", LIMIT, planned).with_context(|| format!("{:?}", status(&agent)))?;
     std::thread::sleep(Duration::from_secs(2));
     ensure!(saved(&cluster.a.ns)? == before);
     Ok(())
 }
 
-/// A command changes the mode: what was drained comes back as by `unflag`, and is drained anew.
+/// A command changes the mode to observe and back. The drain is restored as by `unflag`, and then made again.
 #[test]
 fn a_change_of_the_mode_is_followed() -> Result<()> {
     let cluster = cluster()?;

@@ -1,4 +1,4 @@
-//! A drain is restored although somebody has removed or damaged its records.
+//! A drain is restored although its records were removed or damaged.
 
 use std::{fs, path::PathBuf, time::Instant};
 
@@ -40,7 +40,7 @@ fn an_agent_that_ends_after_its_run_folder() -> Result<()> {
     out.is_restored(began)
 }
 
-/// The agent ends, and restores everything.
+/// An agent whose run folder is removed restores everything, and ends.
 #[test]
 fn a_run_folder_that_goes_while_the_agent_lives() -> Result<()> {
     let mut out = out()?;
@@ -70,7 +70,7 @@ fn drain(cluster: &Cluster) -> Result<Vec<String>> {
     saved(&cluster.a.ns)
 }
 
-/// The table stays so for longer than the guard waits and restores.
+/// Checks that the table stays the same for as long as a guard needs to restore.
 fn stays(cluster: &Cluster, drained: &[String], agent: &Agent) -> Result<()> {
     std::thread::sleep(RESTORED);
     let now = saved(&cluster.a.ns)?;
@@ -84,7 +84,7 @@ fn a_guard_does_nothing_after_detach() -> Result<()> {
     out.agent.kill();
     let run_dir = out.run_dir.to_str().context("no UTF-8")?;
     out.agent.expect(&["--run-dir", run_dir, "detach"])?;
-    ensure!(saved(&out.cluster.a.ns)? == out.before, "not restored");
+    ensure!(saved(&out.cluster.a.ns)? == out.before, "`detach` has not restored the drain");
     ensure!(!out.run_dir.join("ledger.log").exists(), "the ledger is still there");
     let drained = drain(&out.cluster)?;
     stays(&out.cluster, &drained, &out.agent)

@@ -17,9 +17,10 @@ fn what_is_made_here_is_what_ipvsadm_says() -> Result<()> {
     let ns = namespace()?;
     let other = namespace()?;
     other.feed("ipvsadm -R", EVERYTHING)?;
-    let (theirs, limits) = (saved(&other)?, thresholds(&other)?);
+    let theirs = saved(&other)?;
+    let limits = thresholds(&other)?;
 
-    // Each thing read there and made here.
+    // Everything is read in one namespace and made in the other.
     let mut changes = Vec::new();
     for server in snapshot(&other)?.services.into_values() {
         let key = server.service.key;
@@ -32,7 +33,7 @@ fn what_is_made_here_is_what_ipvsadm_says() -> Result<()> {
     same(&saved(&ns)?, &theirs)?;
     same(&thresholds(&ns)?, &limits)?;
 
-    // A service that is made with the kernel's own flag would be there and never be found.
+    // The kernel sets the flag HASHED itself. A service that is made with this flag would never be found.
     let web = at("10.96.0.1:80", Protocol::TCP)?;
     let found = with(&ns, move |ipvs| Ok(ipvs.service(&web)?))?.context("no such service")?;
     ensure!(found.flags.bits & flags::HASHED != 0, "{found:?}");
@@ -81,9 +82,12 @@ fn weight_0_and_back_leaves_the_table_as_it_was() -> Result<()> {
     };
     apply_all(&ns, set(|_| 0))?;
     let drained = snapshot(&ns)?;
-    ensure!(drained.pairs().count() == found.pairs().count() && drained.pairs().all(|(_, d)| d.weight == 0));
+    ensure!(drained.pairs().count() == found.pairs().count());
+    ensure!(drained.pairs().all(|(_, destination)| destination.weight == 0));
     let zero = |line: &String| match line.split_once(" -w ") {
-        Some((head, tail)) => format!("{head} -w 0{}", tail.trim_start_matches(|c: char| c.is_ascii_digit())),
+        Some((head, tail)) => {
+            format!("{head} -w 0{}", tail.trim_start_matches(|letter: char| letter.is_ascii_digit()))
+        }
         None => line.clone(),
     };
     same(&saved(&ns)?, &sorted(before.0.iter().map(zero)))?;
@@ -93,18 +97,18 @@ fn weight_0_and_back_leaves_the_table_as_it_was() -> Result<()> {
     same(&saved(&ns)?, &before.0)?;
     same(&thresholds(&ns)?, &before.1)?;
 
-    // The tombstone, and its removal: deleted and added again, with weight 0, then as it was.
-    let take_out = |change: fn(ServiceKey, Destination) -> Change| {
+    // The steps of a tombstone: destinations are deleted, added again with weight 0, and restored.
+    let each_pair = |change: fn(ServiceKey, Destination) -> Change| {
         found.pairs().map(move |(service, destination)| change(service.key, destination.clone())).collect()
     };
-    apply_all(&ns, take_out(|key, destination| Change::DeleteDestination(key, destination.address)))?;
+    apply_all(&ns, each_pair(|key, destination| Change::DeleteDestination(key, destination.address)))?;
     ensure!(snapshot(&ns)?.pairs().count() == 0);
     apply_all(
         &ns,
-        take_out(|key, destination| Change::NewDestination(key, Destination { weight: 0, ..destination })),
+        each_pair(|key, destination| Change::NewDestination(key, Destination { weight: 0, ..destination })),
     )?;
     same(&saved(&ns)?, &sorted(before.0.iter().map(zero)))?;
-    apply_all(&ns, take_out(Change::SetDestination))?;
+    apply_all(&ns, each_pair(Change::SetDestination))?;
     same(&saved(&ns)?, &before.0)?;
     same(&thresholds(&ns)?, &before.1)
 }
@@ -136,7 +140,7 @@ fn each_change_has_its_outcome() -> Result<()> {
         (Change::DeleteDestination(gone, a), Outcome::NoService),
     ];
     let (changes, expected): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-    // More than fit in flight at once, so that outcomes have to find their places again.
+    // These are more changes than can be in flight at once, so that each outcome must be assigned to its change.
     let rounds = 20;
     let again = |round: usize| match expected[round] {
         _ if round == 0 || round == 5 => Outcome::Exists,

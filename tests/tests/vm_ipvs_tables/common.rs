@@ -1,4 +1,4 @@
-//! Namespaces with tables of their own, and how to read and change them.
+//! Namespaces with tables of their own, and functions that read and change these.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, is_loaded};
 use nodefence_tests::{Netns, ipvs::Snapshot};
 
-/// One test at a time: before Linux 7.1 all network namespaces share one table, and a list of ipvsadm's misses or repeats services
-/// where those of another namespace come and go.
+/// Lets one test run at a time. Before Linux 7.1 all network namespaces share one table, and a list of `ipvsadm` may lack or repeat services
+/// while those of another namespace are added and deleted.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -22,7 +22,7 @@ pub(super) fn namespace() -> Result<Netns> {
     Ok(ns)
 }
 
-/// With a socket opened in the namespace.
+/// Works with a socket that is opened in the namespace.
 pub(super) fn with<T: Send + 'static>(
     ns: &Netns,
     work: impl FnOnce(&mut Ipvs) -> Result<T> + Send + 'static,

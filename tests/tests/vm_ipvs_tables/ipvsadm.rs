@@ -1,14 +1,14 @@
-//! A table in the words of `ipvsadm`, and a snapshot in the same words.
+//! An IPVS table in the words of `ipvsadm`, and a snapshot in the same words.
 
 use anyhow::{Result, ensure};
 use nodefence::ipvs::{Destination, Family, Forward, Netmask, Protocol, ServiceKey, Tunnel, flags};
 use nodefence_tests::{Netns, ipvs::Snapshot};
 
-// IP_VS_SVC_F_*, which only the scheduler knows.
+// Flags IP_VS_SVC_F_*, whose meaning only the scheduler knows.
 const ONE_PACKET: u32 = 1 << 2;
 const SCHEDULER_2: u32 = 1 << 4;
 
-/// One of everything that `ipvsadm` can make: protocols, families, marks, schedulers with their flags, persistence, methods, tunnels.
+/// Each kind of thing that `ipvsadm` can make: protocols, families, marks, schedulers with their flags, persistence, methods, tunnels.
 pub(super) const EVERYTHING: &str = "\
 -A -t 10.96.0.1:80 -s rr
 -a -t 10.96.0.1:80 -r 10.244.1.1:8080 -m -w 1
@@ -51,7 +51,7 @@ pub(super) fn sorted(lines: impl IntoIterator<Item = String>) -> Vec<String> {
     lines
 }
 
-/// Service, destination, upper and lower threshold, as `ipvsadm` lists them.
+/// Service, destination, upper and lower threshold of each destination, as `ipvsadm` lists them.
 pub(super) fn thresholds(ns: &Netns) -> Result<Vec<String>> {
     let mut service = String::new();
     let mut out = Vec::new();

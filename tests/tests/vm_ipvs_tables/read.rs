@@ -1,4 +1,4 @@
-//! Readings of IPVS tables match the kernel's content.
+//! Readings of IPVS tables match the content of the kernel's tables.
 #![expect(
     unsafe_code,
     reason = "one thread gives up its privileges, which libc's wrappers do for the whole process"
@@ -25,7 +25,7 @@ use super::{
 fn everything_is_read_as_ipvsadm_says() -> Result<()> {
     let _alone = alone();
     let ns = namespace()?;
-    ensure!(snapshot(&ns)?.services.is_empty(), "a new namespace has an empty table");
+    ensure!(snapshot(&ns)?.services.is_empty(), "the table of a new namespace is not empty");
     ns.feed("ipvsadm -R", EVERYTHING)?;
     let found = snapshot(&ns)?;
     let theirs = saved(&ns)?;
@@ -55,7 +55,7 @@ fn everything_is_read_as_ipvsadm_says() -> Result<()> {
 fn connections_of_a_destination_are_counted() -> Result<()> {
     let _alone = alone();
     let ns = namespace()?;
-    // Seven datagrams from seven ports to two destinations, all on the loopback device.
+    // Seven datagrams go from seven ports to a service with two destinations, all over the loopback device.
     ns.ip("addr add 10.96.0.10/32 dev lo\naddr add 10.244.1.1/32 dev lo\naddr add 10.244.1.2/32 dev lo")?;
     ns.feed(
         "ipvsadm -R",
@@ -71,7 +71,7 @@ fn connections_of_a_destination_are_counted() -> Result<()> {
     })?;
     let key = at("10.96.0.10:53", Protocol::UDP)?;
     let found = snapshot(&ns)?.services.remove(&key).context("no such service")?;
-    // One client address is one template, and all its connections go the same way.
+    // A client address has one template, so all its connections go to one destination.
     let used: Vec<&Destination> =
         found.destinations.iter().filter(|destination| destination.is_used()).collect();
     ensure!(matches!(used[..], [Destination { active: 0, inactive: 7, persistent: 1, .. }]), "{found:#?}");
@@ -110,7 +110,7 @@ fn a_thousand_services_are_read_without_loss() -> Result<()> {
     ensure!(found.services.len() == 1000 && found.pairs().count() == 10_000 && theirs.len() == 11_000);
     ensure!(rendered(&found) == theirs);
 
-    // A service of more destinations than one piece of a list holds.
+    // This service has more destinations than one message of a list holds.
     let key = at("10.98.0.1:80", Protocol::TCP)?;
     let pods = (0..1000_u16).map(|number| {
         let [high, low] = number.to_be_bytes();
@@ -133,7 +133,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
     let stop = churn.stop();
     churn.add(ns.spawn(move || {
         let mut ipvs = Ipvs::open()?;
-        // Spread over the kernel's buckets, between those that stay.
+        // The services are spread over the kernel's hash buckets, between those that stay.
         let mut places = (0..50).map(|place| 1000 + place * 40).cycle();
         repeat(&stop, || {
             let made = many(40, 1, places.next().context("no place")?)?;
@@ -156,7 +156,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
             |(key, _)| matches!(key, ServiceKey::Address { address, .. } if *address < SocketAddr::from(([10, 97, 3, 232], 0))),
         );
         let pairs: Vec<usize> = stays.map(|(_, server)| server.destinations.len()).collect();
-        // A reading that says that it is incomplete holds the union of several, and each of them may have passed over the same row.
+        // An incomplete reading is the union of several, and each of them may have missed the same row.
         let least = if found.incomplete { 390 } else { 400 };
         ensure!(
             (least..=400).contains(&pairs.len()) && pairs.iter().all(|count| *count == 2),
@@ -166,7 +166,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
         );
     }
     let rounds: u64 = churn.finish()?.into_iter().sum();
-    ensure!(rounds > 0, "nothing came and went");
+    ensure!(rounds > 0, "no other service came or went");
     println!("{rounds} rounds of change, {incomplete} of 10 readings could not be repeated");
     Ok(())
 }
