@@ -112,6 +112,19 @@ fn a_restart_challenges_nothing_that_was_reset() -> Result<()> {
     Ok(())
 }
 
+/// The answer to a flag has the number of flows, and does not wait until they are closed.
+#[test]
+fn a_flag_counts_established_flows() -> Result<()> {
+    let cluster = Cluster::new(Options::default())?;
+    let agent = cluster.agent()?;
+    let mut idle = Idle::new(&cluster)?;
+    let report = agent.json(&["flag", "node-b"])?;
+    let flagged = Instant::now();
+    ensure!(report["established"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
+    ensure!(report["challenged"]["challenged"].as_u64().is_some_and(|flows| flows >= 2), "{report}");
+    idle.are_reset(&agent, FREED, flagged)
+}
+
 /// The cluster file lists the flagged node's pod only after the flag.
 #[test]
 fn a_backend_that_is_added_to_a_flagged_node() -> Result<()> {

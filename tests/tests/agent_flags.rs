@@ -343,13 +343,11 @@ fn auto_keeps_what_an_earlier_agent_attached() -> Result<()> {
 }
 
 #[test]
-fn a_flag_answers_before_idle_clients_are_challenged() -> Result<()> {
+fn a_flag_says_how_many_flows_there_are() -> Result<()> {
     let (_ns, agent) = start(&[])?;
+    // Without --wait the answer comes before the flows are closed: here there are none.
     let report = agent.json(&["flag", "node-b"])?;
-    ensure!(report["challenging"] == true && report["challenged"].is_null(), "{report}");
-    wait_until("the round of challenges is over", Duration::from_secs(20), || {
-        agent.json(&["status"]).is_ok_and(|status| status["challenged"]["node-b"]["listed"] == 0)
-    })?;
+    ensure!(report["established"] == 0 && report["challenging"] == false, "{report}");
     agent.unflag("node-b")?;
     let report = agent.json(&["flag", "node-b", "--wait"])?;
     ensure!(report["challenging"] == false && report["challenged"]["listed"] == 0, "{report}");

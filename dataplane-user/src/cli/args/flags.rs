@@ -5,30 +5,30 @@ use crate::cli::values::{Lasts, lasting, reason};
 
 const FLAG: Help = Help {
     facts: "\
-The verdict is one map write. The command returns once it is in the kernel. The node's idle clients are challenged meanwhile, so that \
-they are reset too. `nodefence status` shows what came of it, and --wait waits for it.
+The verdict is one map write. The agent writes it, lists the node's flows, and challenges idle clients, so that they are reset too. The \
+command returns when the flows are counted, or after half a second. With --wait it returns when the challenged flows are closed. \
+`nodefence status` shows the result of the challenge.
 
-The flag is kept in `flags.json` in the run folder, with all else that is claimed of nodes. An agent that is started anew renews all \
-verdicts before it has read the cluster file.
+The agent stores its flags in `flags.json` in the run folder. A new agent renews all verdicts before it reads the cluster file.
 
 The answer begins with \"on this node only\": no other node's agent knows of the flag. These lines follow, each with its number:
-  established  TCP flows to the node that conntrack lists. Each is reset when its client next sends. They are counted with --wait.
-  idle         those of them whose clients were challenged, and how many closed since. They are counted with --wait.
+  established  TCP flows to the node that conntrack lists. Each is reset when its client next sends.
+  idle         established flows whose clients were challenged. With --wait: how many of these are closed.
   new          new connections and datagrams to covered backends: balanced anew to other endpoints, or why not.
   exempt       ports that pass, since a Service has nothing else. The first 20 are named.
   uncovered    backends that no attached device covers: traffic to them is not cut. The first 20 are named.
   left out     endpoints that may be the node's own address: traffic to them is not cut.
 
-The agent keeps who set the flag: the user whom the kernel names (by /etc/passwd, else `user N`). Behind it stands `sudo by NAME` where \
-sudo started the command (SUDO_USER, which root may set as they like). `nodes`, `status` and the log show it.
+The agent stores who set the flag: the user that the kernel names (by /etc/passwd, else `user N`). If sudo started the command, `sudo by \
+NAME` follows (SUDO_USER, which root can set to anything). `nodes`, `status` and the log show it.
 
-A flag stays until its own end, `unflag` or a restart of the machine. It stays while the cluster file lacks its node, too: traffic to a \
-node that nobody knows passes, `status` lists the flag, and it holds again once the node is back.
+A flag lasts until its end, `unflag` or a restart of the machine. A flag also lasts while the cluster file lacks its node: traffic to that \
+node passes, `status` lists the flag, and the flag holds again once the node is back.
 
-A flags file that is damaged, of a later version, or from before the machine booted gives no flags: traffic flows, `status` says so, and \
-the file is kept as `flags.json.bad`. A flags file of an earlier version is read.",
+A flags file that is damaged, of a later version, or from before the machine booted is not used: traffic flows, `status` says so, and \
+the agent renames the file to `flags.json.bad`. A flags file of an earlier version is read.",
     short: "\
-Only this node's agent is told; every node has its own. With --strict the exit code is 5 where something of the node is not cut; the \
+The flag holds on this node only: every node has its own agent. With --strict the exit code is 5 if some traffic to the node is not cut; the \
 flag is set all the same. Exit code 4: refused without --force.
 
 Examples:
