@@ -17,7 +17,7 @@ use crate::{
 pub fn take(skb: *mut __sk_buff, now: u64, ifindex: u32, sender: &Addr) -> u64 {
     const SPENT: u64 = Reason::IcmpLimited as u64;
     // SAFETY: a value of the map; user space replaces it as a whole.
-    let per_second = config(|c| unsafe { (&raw const (*c).icmp_per_second).read_volatile() });
+    let per_second = config(|config| unsafe { (&raw const (*config).icmp_per_second).read_volatile() });
     let Some(budget) = ICMP_BUDGET.get_ptr_mut(0) else { return SPENT };
     // SAFETY: a value of the map.
     if !unsafe { has_left(budget, now, per_second) } {

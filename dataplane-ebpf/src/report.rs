@@ -80,13 +80,13 @@ pub fn config(field: impl FnOnce(*const Config) -> u32) -> u32 {
 #[inline(always)]
 pub fn inject() -> bool {
     // SAFETY: a value of the map; user space replaces it as a whole.
-    config(|c| unsafe { (&raw const (*c).flags).read_volatile() }) & config_flags::INJECT != 0
+    config(|config| unsafe { (&raw const (*config).flags).read_volatile() }) & config_flags::INJECT != 0
 }
 
 #[inline(always)]
 fn take_sample(now: u64) -> bool {
     // SAFETY: a value of the map; user space replaces it as a whole.
-    let budget = config(|c| unsafe { (&raw const (*c).samples_per_second).read_volatile() });
+    let budget = config(|config| unsafe { (&raw const (*config).samples_per_second).read_volatile() });
     let Some(limits) = LIMITS.get_ptr_mut(0) else { return false };
     // SAFETY: this CPU's own value.
     unsafe { limit::take(&mut (*limits).second, &mut (*limits).samples, now, budget) }

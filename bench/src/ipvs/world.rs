@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use nodefence::ipvs::{
-    Change, Destination, Ipvs, Outcome, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
+    Change, ChangeOutcome, Destination, Ipvs, Protocol, Service as VirtualServer, ServiceKey, is_loaded,
 };
 use nodefence_tests::{Agent, Netns, ipvs::switch_on, load::each};
 use serde_json::{Value, json};
@@ -187,7 +187,7 @@ impl World {
                 );
             }
             let applied = Ipvs::open()?.apply(&changes);
-            let done = applied.outcomes.iter().filter(|outcome| **outcome == Outcome::Done).count();
+            let done = applied.outcomes.iter().filter(|outcome| **outcome == ChangeOutcome::Done).count();
             ensure!(
                 done == changes.len(),
                 "{done} of {} services and destinations were made: {:?}",

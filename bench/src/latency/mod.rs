@@ -147,7 +147,7 @@ fn until<T>(mut ready: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 fn figures(outcomes: &[Outcome]) -> anyhow::Result<Vec<Figure>> {
-    let at = |samples: &[f64], p| percentile(samples, p).context("no flags were set");
+    let at = |samples: &[f64], percent| percentile(samples, percent).context("no flags were set");
     let base = at(&outcomes.first().context("no number of backends was given")?.cut, 50.0)?;
     let mut figures = Vec::new();
     for outcome in outcomes {

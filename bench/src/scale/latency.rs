@@ -137,8 +137,8 @@ fn figures(flags: &Flags, changes: f64, views: f64) -> anyhow::Result<Vec<Figure
     let never = flags.sent.len() - flags.still.len();
     [("p50", 50.0), ("p99", 99.0)]
         .into_iter()
-        .map(|(name, p)| {
-            let of = |samples: &[f64]| percentile(samples, p).context("no flags");
+        .map(|(name, percent)| {
+            let of = |samples: &[f64]| percentile(samples, percent).context("no flags");
             let value = of(&flags.sent)?;
             let label = format!("flag to RST, a third of the nodes flagged, new views meanwhile, {name}");
             let figure = Figure { ours: Value::Number(value), ..Figure::of(label, "us", &spread) }
@@ -154,7 +154,7 @@ fn figures(flags: &Flags, changes: f64, views: f64) -> anyhow::Result<Vec<Figure
                     PACE.as_micros()
                 ));
             let goal = format!("under 1 ms, with {VIEWS} views a second or more");
-            Ok(if p > 90.0 { figure.goal(goal, value < GOAL && views >= VIEWS) } else { figure })
+            Ok(if percent > 90.0 { figure.goal(goal, value < GOAL && views >= VIEWS) } else { figure })
         })
         .collect()
 }

@@ -58,11 +58,11 @@ pub(super) struct Again {
     stale_flows: StaleFlows,
     counters: Arc<Counters>,
     neighbours: watch::Receiver<Vec<NeighbourRow>>,
-    last: Option<Listed>,
+    last: Option<LastListing>,
 }
 
 /// When conntrack was last listed.
-struct Listed {
+struct LastListing {
     /// The nodes that were flagged then.
     flagged: Flagged,
     /// How many packets may have made a stale flow by then.
@@ -121,7 +121,7 @@ impl Again {
         self.last = None;
         match flagged.delete(&self.stale_flows, Protocols::Datagrams) {
             Ok(done) if !done.stopped && !done.incomplete && done.refused == 0 => {
-                self.last = suspects.map(|suspects| Listed { flagged, suspects, at });
+                self.last = suspects.map(|suspects| LastListing { flagged, suspects, at });
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(

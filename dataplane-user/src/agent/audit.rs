@@ -13,7 +13,7 @@ mod rows;
 
 use super::{
     threads::{Crew, Priority},
-    watched::{SOONEST, Watch},
+    watched::{AuditMemory, SOONEST},
 };
 use crate::plan::Mode;
 use inbox::{AuditRequest, take};
@@ -29,16 +29,16 @@ pub(super) fn start(context: AuditContext, crew: &Crew) -> std::io::Result<Inbox
     let open = inbox.clone();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
-        let mut watch = Watch::new(&context.sight.settings.audit);
+        let mut memory = AuditMemory::new(&context.sight.settings.audit);
         loop {
             // A request that came meanwhile waited for one reading at most.
-            let all = take(&asked, watch.pause().max(SOONEST / 5));
+            let all = take(&asked, memory.pause().max(SOONEST / 5));
             if all.is_empty() {
-                let due = watch.due();
-                look(&mut watch, &context, due);
-                mend_unrequested(&context, &mut watch);
+                let due = memory.due();
+                look(&mut memory, &context, due);
+                mend_unrequested(&context, &mut memory);
             } else {
-                answer(&context, &mut watch, all);
+                answer(&context, &mut memory, all);
             }
         }
     })?;
@@ -47,32 +47,32 @@ pub(super) fn start(context: AuditContext, crew: &Crew) -> std::io::Result<Inbox
 
 /// Mends the faults that were seen last, of the kinds that are mended without a request. This follows each reading, also one that
 /// was made for a request: otherwise nothing would be mended while somebody asks again and again.
-fn mend_unrequested(context: &AuditContext, watch: &mut Watch) {
+fn mend_unrequested(context: &AuditContext, memory: &mut AuditMemory) {
     let kinds = &context.sight.settings.audit.repair;
     if !kinds.is_empty() && context.sight.mode() == Mode::Enforce {
-        mend::mend(context, watch, kinds);
+        mend::mend(context, memory, kinds);
     }
 }
 
 /// Carries out requests. All that wait for a report get the same one: its readings begin after each of them came.
-fn answer(context: &AuditContext, watch: &mut Watch, all: Vec<AuditRequest>) {
+fn answer(context: &AuditContext, memory: &mut AuditMemory, all: Vec<AuditRequest>) {
     let mut waiting = Vec::new();
     for asked in all {
         match asked {
             AuditRequest::Report(waits) => waiting.push(waits),
             AuditRequest::Repair { kinds, dry_run, waits } => {
-                let _gone = waits.send(mend::repair(context, watch, &kinds, dry_run));
-                mend_unrequested(context, watch);
+                let _gone = waits.send(mend::repair(context, memory, &kinds, dry_run));
+                mend_unrequested(context, memory);
             }
         }
     }
     if waiting.is_empty() {
         return;
     }
-    let report = rows::report(context, watch);
+    let report = rows::report(context, memory);
     for waits in waiting {
         // The requester may have gone.
         let _gone = waits.send(report.clone());
     }
-    mend_unrequested(context, watch);
+    mend_unrequested(context, memory);
 }

@@ -130,7 +130,8 @@ impl Coverage {
 
     /// Whether the cut reaches a backend of this node that it did not reach `before`.
     pub(super) fn reaches_more_of(&self, node: &Node, before: &Self) -> bool {
-        node.backends.iter().any(|b| self.of(b.address).is_ok() && before.of(b.address).is_err())
+        let is_new = |address| self.of(address).is_ok() && before.of(address).is_err();
+        node.backends.iter().any(|backend| is_new(backend.address))
     }
 
     /// The way by which packets leave, where the cut covers all ways that they may go.

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{outlets::Outlets, writer::Writer};
 use crate::{
     cluster::NodeName,
-    enforce::{Change, ClaimSource, Input, NewClaim, NewView, Outcome},
+    enforce::{Change, ClaimSource, Input, NewClaim, NewView, RequestResult},
 };
 
 /// Requests that wait to be looked at, at most: a few microseconds are enough for each.
@@ -45,7 +45,7 @@ pub(super) enum Message {
     /// An input that needs no answer.
     Tell(Input),
     /// A request, and where its answer goes.
-    Ask(Command, oneshot::Sender<Outcome>),
+    Ask(Command, oneshot::Sender<RequestResult>),
     /// The tables are open: from now on there is more to write than renewals.
     Open(Box<Opened>),
     /// No device reads maps of another size any more.
@@ -192,7 +192,7 @@ impl Inbox {
     ///
     /// # Errors
     /// Where there will be no answer.
-    pub(super) fn ask(&self, asked: Command) -> Result<oneshot::Receiver<Outcome>, NoAnswer> {
+    pub(super) fn ask(&self, asked: Command) -> Result<oneshot::Receiver<RequestResult>, NoAnswer> {
         let (answer, answered) = oneshot::channel();
         {
             let mut queue = self.queue();

@@ -38,12 +38,12 @@ struct Shared {
     told: AtomicU64,
 }
 
-type Listed = Result<Dump, Arc<Error>>;
+type DumpResult = Result<Dump, Arc<Error>>;
 
 /// A waiter.
 struct Waits {
     wanted: WantedFlow,
-    answer: SyncSender<Listed>,
+    answer: SyncSender<DumpResult>,
 }
 
 impl Reader {
@@ -131,7 +131,7 @@ impl Reader {
     }
 }
 
-fn wait(answered: &Receiver<Listed>, told: impl Fn() -> u64, alive: impl Fn()) -> Listed {
+fn wait(answered: &Receiver<DumpResult>, told: impl Fn() -> u64, alive: impl Fn()) -> DumpResult {
     let mut before = told();
     loop {
         match answered.recv_timeout(SIGN_OF_LIFE) {

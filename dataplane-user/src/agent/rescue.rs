@@ -30,7 +30,7 @@ mod handed;
 mod packets;
 mod refuse;
 mod sticky;
-mod waiting;
+mod waiting_packets;
 
 use handed::{AGAIN, length};
 use packets::{Helper, Sticky};

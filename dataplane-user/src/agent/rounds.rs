@@ -34,13 +34,13 @@ pub(super) enum Of {
 /// older one.
 #[derive(Default)]
 pub(super) struct Rounds {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingRounds>,
     requests: Notify,
     others: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingRounds {
     rounds: Vec<Round>,
     /// When the next rounds may begin at the earliest.
     next: BTreeMap<Of, Instant>,
@@ -54,7 +54,7 @@ enum Next {
 }
 
 impl Rounds {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingRounds> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

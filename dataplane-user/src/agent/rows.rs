@@ -174,9 +174,8 @@ pub(super) fn backends(sight: &Sight) -> Vec<BackendRow> {
     let mut rows = Vec::with_capacity(world.view.backends());
     for node in &world.view.nodes {
         let flagged = bearers.contains(&node.name);
-        rows.extend(
-            node.backends.iter().map(|b| backend_row(&world.coverage, &sight.own_node, node, b, flagged)),
-        );
+        let row = |backend| backend_row(&world.coverage, &sight.own_node, node, backend, flagged);
+        rows.extend(node.backends.iter().map(row));
     }
     rows
 }

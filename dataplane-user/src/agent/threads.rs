@@ -105,7 +105,7 @@ impl Crew {
         turn: Priority,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        self.start(self.watch(name, Stays::WithTheAgent), turn, work)
+        self.start(self.work_guard(name, Stays::WithTheAgent), turn, work)
     }
 
     /// Starts a thread that works for one other, and ends when that one gives it no more to do.
@@ -122,16 +122,16 @@ impl Crew {
             work();
             Ok(())
         };
-        self.start(self.watch(name, Stays::AsLongAsItLikes), turn, work)
+        self.start(self.work_guard(name, Stays::AsLongAsItLikes), turn, work)
     }
 
     fn start(
         &self,
-        watch: Watch,
+        work_guard: WorkGuard,
         turn: Priority,
         work: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name(watch.name.into()).spawn(move || {
+        std::thread::Builder::new().name(work_guard.name.into()).spawn(move || {
             // A thread begins with the policy and the nice value of the one that started it.
             match turn {
                 Priority::Batch => take_turns(sched::batch),
@@ -139,7 +139,7 @@ impl Crew {
                 Priority::First => precedence(),
             }
             let result = work();
-            watch.over(result);
+            work_guard.over(result);
         })
     }
 
@@ -149,19 +149,19 @@ impl Crew {
         name: &'static str,
         work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
-        let watch = self.watch(name, Stays::WithTheAgent);
+        let work_guard = self.work_guard(name, Stays::WithTheAgent);
         self.0.tasks.spawn(async move {
-            let watch = watch;
+            let work_guard = work_guard;
             let result = work.await;
-            watch.over(result);
+            work_guard.over(result);
         });
     }
 
     /// Starts a task that ends when its work is done: a talk with a client.
     pub(super) fn errand(&self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        let watch = self.watch(name, Stays::AsLongAsItLikes);
+        let work_guard = self.work_guard(name, Stays::AsLongAsItLikes);
         tokio::spawn(async move {
-            let _watch = watch;
+            let _work_guard = work_guard;
             work.await;
         });
     }
@@ -176,9 +176,9 @@ impl Crew {
         name: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Fallen> {
-        let watch = self.watch(name, Stays::AsLongAsItLikes);
+        let work_guard = self.work_guard(name, Stays::AsLongAsItLikes);
         let done = tokio::task::spawn_blocking(move || {
-            let _watch = watch;
+            let _work_guard = work_guard;
             let _named = Named::now(name);
             take_turns(|nice| sched::fair(nice, None));
             work()
@@ -189,8 +189,8 @@ impl Crew {
         })
     }
 
-    fn watch(&self, name: &'static str, stays: Stays) -> Watch {
-        Watch { crew: self.clone(), name, stays }
+    fn work_guard(&self, name: &'static str, stays: Stays) -> WorkGuard {
+        WorkGuard { crew: self.clone(), name, stays }
     }
 
     fn falls_by(&self, fallen: Fallen) {
@@ -210,13 +210,13 @@ enum Stays {
 }
 
 /// Held by a thread or task for as long as it works.
-struct Watch {
+struct WorkGuard {
     crew: Crew,
     name: &'static str,
     stays: Stays,
 }
 
-impl Watch {
+impl WorkGuard {
     /// The work is over.
     fn over(self, result: anyhow::Result<()>) {
         if let Err(error) = result {
@@ -225,7 +225,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         let is_asked_for = self.stays == Stays::AsLongAsItLikes || self.crew.0.stop.is_cancelled();
         if std::thread::panicking() {

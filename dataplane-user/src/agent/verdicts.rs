@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     cluster::NodeName,
-    enforce::{self, Enforcer, Epoch, Input, Outcome, Output, Ticket},
+    enforce::{self, Enforcer, Epoch, Input, Output, RequestResult, Ticket},
     flags::now,
 };
 
@@ -121,7 +121,7 @@ struct Driver {
     /// Set once the tables are open.
     outlets: Option<Open>,
     /// Those who wait for an answer, by ticket.
-    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    waiting: HashMap<u64, oneshot::Sender<RequestResult>>,
     tickets: u64,
     /// Those who wait until all is carried out.
     settling: Vec<oneshot::Sender<()>>,

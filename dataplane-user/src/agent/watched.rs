@@ -26,7 +26,7 @@ pub(super) struct Reading {
 }
 
 /// All that readings have shown so far.
-pub(super) struct Watch {
+pub(super) struct AuditMemory {
     pub(super) tracker: Tracker,
     /// When each part is to be read again.
     due: BTreeMap<Part, Duration>,
@@ -41,8 +41,8 @@ pub(super) fn now() -> Duration {
     Duration::from_nanos(monotonic_ns())
 }
 
-impl Watch {
-    /// A watch that has seen nothing yet.
+impl AuditMemory {
+    /// A memory that has seen nothing yet.
     pub(super) fn new(settings: &AuditSettings) -> Self {
         Self {
             tracker: Tracker::new(settings.fault_after),

@@ -100,9 +100,9 @@ pub(super) fn columns<const N: usize>(
 /// Free text as it may stand on a terminal. Characters that would move the cursor, change colours or reverse the line's direction (Unicode
 /// control and bidirectional formatting characters) are shown as escapes.
 pub(super) fn printable(text: &str) -> String {
-    let safe = |c: char| {
-        !c.is_control()
-            && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let safe = |letter: char| {
+        !letter.is_control()
+            && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -20,7 +20,7 @@ pub struct KernelVersion {
 impl KernelVersion {
     /// Reads a release as `uname -r` prints it (`6.1.0-44-amd64`). `None` where the release does not begin with two numbers.
     pub fn parse(release: &str) -> Option<Self> {
-        let mut parts = release.split(|c: char| !c.is_ascii_digit());
+        let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
         Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Book, holds, spawn_guard};
-use crate::ledger::{Entry, Error, IpvsLock, Ledger, Loaded, Owner, Pair, Record};
+use crate::ledger::{Entry, Error, IpvsLock, Ledger, Loaded, OwnerLock, Pair, Record};
 
 /// How long another process that has the ledger (an agent that ends, a guard that restores) is waited for at a time.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -33,7 +33,7 @@ pub struct Ledgers {
     alive: Alive,
     /// `None` where the guard was started apart.
     guard: Option<Guard>,
-    owner: Owner,
+    owner: OwnerLock,
 }
 
 impl Ledgers {
@@ -47,7 +47,7 @@ impl Ledgers {
         guard: GuardKind,
         alive: Alive,
     ) -> Result<Option<(Self, Loaded)>, Error> {
-        let Some(owner) = Owner::take(run_dir, PATIENCE)? else { return Ok(None) };
+        let Some(owner) = OwnerLock::take(run_dir, PATIENCE)? else { return Ok(None) };
         let (ledger, loaded) = Ledger::open(run_dir)?;
         let guard = match guard {
             GuardKind::Child => Some(Guard { child: None, tried: None }),

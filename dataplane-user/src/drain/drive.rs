@@ -267,8 +267,8 @@ impl<T: Tables, B: Book> Drive<T, B> {
             let mut after = Vec::new();
             for act in batch {
                 let outcome = match act.change {
-                    Some(_) => outcomes.next().unwrap_or(ipvs::Outcome::Unknown),
-                    None => ipvs::Outcome::Done,
+                    Some(_) => outcomes.next().unwrap_or(ipvs::ChangeOutcome::Unknown),
+                    None => ipvs::ChangeOutcome::Done,
                 };
                 after.extend(self.machine.done(act, outcome, now));
             }

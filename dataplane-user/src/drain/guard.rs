@@ -18,7 +18,7 @@ use super::{
 use crate::{
     dataplane,
     flags::monotonic_ns,
-    ledger::{self, Entry, Ledger, Owner, Pair},
+    ledger::{self, Entry, Ledger, OwnerLock, Pair},
     sched,
 };
 
@@ -74,7 +74,7 @@ pub fn spawn_guard(run_dir: &Path, pin_dir: &Path) -> io::Result<Child> {
 pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), GuardError> {
     // A signal to the agent's session or group is meant for the agent. The guard ends by itself once nothing is left to be restored.
     let _leader_already = setsid();
-    Watch::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
+    GuardState::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
 }
 
 /// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be restored.
@@ -104,13 +104,14 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardErro
             "guard: {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
         );
     }
-    Watch::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
+    GuardState::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
     tracing::info!(event = "guard-ends", "guard: ends; nothing is left to be restored");
     Ok(())
 }
 
-fn take_place(run_dir: &Path, patience: Duration) -> Result<Owner, GuardError> {
-    Owner::take_apart(run_dir, patience)?.ok_or_else(|| GuardError::Second { run_dir: run_dir.to_owned() })
+fn take_place(run_dir: &Path, patience: Duration) -> Result<OwnerLock, GuardError> {
+    OwnerLock::take_apart(run_dir, patience)?
+        .ok_or_else(|| GuardError::Second { run_dir: run_dir.to_owned() })
 }
 
 /// Whose guard it is.
@@ -123,23 +124,23 @@ enum Whose {
     /// The guard of the run folder.
     Folder {
         /// The lock that no second guard of the folder gets.
-        place: Owner,
+        place: OwnerLock,
         ends: Ends,
     },
 }
 
 /// The lease and the ledger, as they are there.
-struct Watch<'a> {
+struct GuardState<'a> {
     run_dir: &'a Path,
     pin_dir: &'a Path,
     whose: Whose,
-    lock: Option<Owner>,
+    lock: Option<OwnerLock>,
     /// Destinations that were restored and struck from the ledger. A stopped agent may have changes of them on their way.
     struck: BTreeMap<Pair, Entry>,
     told: String,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> GuardState<'a> {
     fn new(run_dir: &'a Path, pin_dir: &'a Path, whose: Whose) -> Self {
         Self { run_dir, pin_dir, whose, lock: None, struck: BTreeMap::new(), told: String::new() }
     }
@@ -170,7 +171,7 @@ impl<'a> Watch<'a> {
         self.find_place()?;
         if self.lock.is_none() {
             // An earlier agent's guard may be at work.
-            self.lock = Owner::take_guard(self.run_dir, Duration::ZERO)?;
+            self.lock = OwnerLock::take_guard(self.run_dir, Duration::ZERO)?;
         }
         let may_end = self.may_end();
         if Ledger::is_empty(self.run_dir)? && self.struck.is_empty() {
@@ -179,7 +180,7 @@ impl<'a> Watch<'a> {
         let of_agent = matches!(self.whose, Whose::Agent { .. });
         // The guard owns the ledger while it restores, so that no agent takes the ledger over meanwhile.
         let asks = may_end || !of_agent;
-        let owner = if asks { Owner::take(self.run_dir, Duration::ZERO)? } else { None };
+        let owner = if asks { OwnerLock::take(self.run_dir, Duration::ZERO)? } else { None };
         if of_agent && may_end && owner.is_none() {
             // Struck destinations concern this guard no more: no change of a dead agent is on its way.
             self.struck.clear();
@@ -293,9 +294,9 @@ mod tests {
         folder
     }
 
-    fn apart<'a>(run_dir: &'a Path, pin_dir: &'a Path) -> Watch<'a> {
+    fn apart<'a>(run_dir: &'a Path, pin_dir: &'a Path) -> GuardState<'a> {
         let place = take_place(run_dir, Duration::ZERO).unwrap();
-        Watch::new(run_dir, pin_dir, Whose::Folder { place, ends: Ends::hold().unwrap() })
+        GuardState::new(run_dir, pin_dir, Whose::Folder { place, ends: Ends::hold().unwrap() })
     }
 
     /// An agent that takes over may be killed before it has a guard: the earlier guard stays that long.
@@ -305,35 +306,35 @@ mod tests {
         let run_dir = folder.path();
         let pin_dir = run_dir.join("none");
         // Nobody's: its agent is dead.
-        let mut watch = Watch::new(run_dir, &pin_dir, Whose::Agent { process: 0 });
-        assert!(watch.may_end());
-        let next_agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        let mut guard = GuardState::new(run_dir, &pin_dir, Whose::Agent { process: 0 });
+        assert!(guard.may_end());
+        let next_agent = OwnerLock::take(run_dir, Duration::ZERO).unwrap().unwrap();
         for look in 0..20 {
-            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+            assert_eq!(guard.step().unwrap(), Some(TICK), "look {look}");
         }
         // This guard does not keep the next one from its lock.
-        let next_guard = Owner::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
-        assert_eq!(watch.step().unwrap(), None);
+        let next_guard = OwnerLock::take_guard(run_dir, Duration::ZERO).unwrap().unwrap();
+        assert_eq!(guard.step().unwrap(), None);
         drop((next_agent, next_guard));
     }
     #[test]
     fn one_that_is_told_to_end_goes_once_nothing_is_left() {
         let folder = drained();
         let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
-        let agent = Owner::take(run_dir, Duration::ZERO).unwrap().unwrap();
-        let mut watch = apart(run_dir, &pin_dir);
+        let agent = OwnerLock::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        let mut guard = apart(run_dir, &pin_dir);
         // To this thread alone.
         raise(Signal::SIGTERM).unwrap();
         // An agent lives whose lease lies elsewhere: its drain holds.
         for look in 0..3 {
-            assert_eq!(watch.step().unwrap(), Some(AGAIN), "look {look}");
+            assert_eq!(guard.step().unwrap(), Some(AGAIN), "look {look}");
         }
-        assert!(watch.told.contains("no lease can be read below"), "{}", watch.told);
+        assert!(guard.told.contains("no lease can be read below"), "{}", guard.told);
         assert!(!Ledger::is_empty(run_dir).unwrap());
         drop(agent);
-        assert_eq!(watch.step().unwrap(), Some(TICK));
+        assert_eq!(guard.step().unwrap(), Some(TICK));
         assert!(Ledger::is_empty(run_dir).unwrap());
-        assert_eq!(watch.step().unwrap(), None);
+        assert_eq!(guard.step().unwrap(), None);
     }
 
     /// A long ledger of which all is restored would keep the guard from its end.
@@ -345,9 +346,9 @@ mod tests {
         let (pair, entry) = loaded.entries.first_key_value().unwrap();
         let again = vec![Record::Own(*pair, entry.clone()); 100];
         Ledger::open(run_dir).unwrap().0.append(&again).unwrap();
-        let mut watch = apart(run_dir, &pin_dir);
+        let mut guard = apart(run_dir, &pin_dir);
         for look in 0..3 {
-            assert_eq!(watch.step().unwrap(), Some(TICK), "look {look}");
+            assert_eq!(guard.step().unwrap(), Some(TICK), "look {look}");
         }
         assert!(Ledger::is_empty(run_dir).unwrap());
     }
@@ -358,21 +359,21 @@ mod tests {
         let (run_dir, pin_dir) = (folder.path().join("run"), folder.path().join("none"));
         std::fs::create_dir(&run_dir).unwrap();
         assert!(!has_guard_apart(&run_dir));
-        let mut watch = apart(&run_dir, &pin_dir);
+        let mut guard = apart(&run_dir, &pin_dir);
         assert!(has_guard_apart(&run_dir));
         let second = take_place(&run_dir, Duration::ZERO).unwrap_err();
         assert!(second.to_string().starts_with("another `nodefence guard` watches over"), "{second}");
         // Removed and made anew, as an agent does.
         std::fs::remove_dir_all(&run_dir).unwrap();
-        assert!(watch.step().is_err());
+        assert!(guard.step().is_err());
         std::fs::create_dir(&run_dir).unwrap();
         assert!(!has_guard_apart(&run_dir));
-        assert_eq!(watch.step().unwrap(), Some(TICK));
-        assert!(has_guard_apart(&run_dir) && watch.lock.as_ref().unwrap().is_in(&run_dir));
+        assert_eq!(guard.step().unwrap(), Some(TICK));
+        assert!(has_guard_apart(&run_dir) && guard.lock.as_ref().unwrap().is_in(&run_dir));
         // Another guard took the folder first.
         std::fs::remove_dir_all(&run_dir).unwrap();
         std::fs::create_dir(&run_dir).unwrap();
         let _other = take_place(&run_dir, Duration::ZERO).unwrap();
-        assert!(matches!(watch.step(), Err(GuardError::Second { .. })));
+        assert!(matches!(guard.step(), Err(GuardError::Second { .. })));
     }
 }

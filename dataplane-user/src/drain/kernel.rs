@@ -11,7 +11,7 @@ use super::Tables;
 use crate::{
     conntrack::{self, Conntrack, Dump, Family as Half, Flow, List, TcpState, WantedFlow},
     flags::monotonic_ns,
-    ipvs::{self, Applied, Change, Destination, Ipvs, Listed, Outcome, Protocol, Service, ServiceKey},
+    ipvs::{self, Applied, Change, ChangeOutcome, Destination, Ipvs, Listed, Protocol, Service, ServiceKey},
     ledger::Pair,
     plan::drain::{Counts, DrainSettings},
     sysctl,
@@ -138,8 +138,8 @@ fn weighed(change: &Change) -> Option<Pair> {
 }
 
 /// The destinations of datagrams that these changes deleted. A firewall mark says nothing of addresses.
-fn deleted_datagrams(changes: &[Change], outcomes: &[Outcome]) -> HashSet<Pair> {
-    let done = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Done);
+fn deleted_datagrams(changes: &[Change], outcomes: &[ChangeOutcome]) -> HashSet<Pair> {
+    let done = changes.iter().zip(outcomes).filter(|(_, outcome)| **outcome == ChangeOutcome::Done);
     let pairs = done.filter_map(|(change, _)| match change {
         Change::DeleteDestination(service @ ServiceKey::Address { protocol, .. }, destination)
             if matches!(*protocol, Protocol::UDP | Protocol::SCTP) =>
@@ -323,8 +323,8 @@ mod tests {
             delete(pair(6, Protocol::SCTP)),
             delete(pair(7, Protocol::UDP)),
         ];
-        let mut outcomes = [Outcome::Done; 7];
-        (outcomes[1], outcomes[6]) = (Outcome::Refused(12), Outcome::Unknown);
+        let mut outcomes = [ChangeOutcome::Done; 7];
+        (outcomes[1], outcomes[6]) = (ChangeOutcome::Refused(12), ChangeOutcome::Unknown);
         let gone = deleted_datagrams(&changes, &outcomes);
         assert_eq!(gone, [pair(1, Protocol::UDP), pair(6, Protocol::SCTP)].into());
         assert!(halves(&gone).eq([Half::V4]));

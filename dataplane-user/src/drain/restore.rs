@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::Tables;
 use crate::{
-    ipvs::{self, Change, Outcome},
+    ipvs::{self, Change, ChangeOutcome},
     ledger::{Entry, Pair},
     plan::drain::undo,
 };
@@ -42,10 +42,12 @@ pub fn restore(tables: &mut impl Tables, entries: &BTreeMap<Pair, Entry>) -> Res
                 if change.is_none() {
                     continue;
                 }
-                match outcomes.next().unwrap_or(Outcome::Unknown) {
-                    Outcome::Done | Outcome::NoService | Outcome::NoDestination => drop(left.remove(pair)),
-                    Outcome::Refused(errno) => drop(left.insert(*pair, Some(errno))),
-                    Outcome::Exists | Outcome::Unknown => {}
+                match outcomes.next().unwrap_or(ChangeOutcome::Unknown) {
+                    ChangeOutcome::Done | ChangeOutcome::NoService | ChangeOutcome::NoDestination => {
+                        left.remove(pair);
+                    }
+                    ChangeOutcome::Refused(errno) => drop(left.insert(*pair, Some(errno))),
+                    ChangeOutcome::Exists | ChangeOutcome::Unknown => {}
                 }
             }
             if let Some(failure) = applied.failure {

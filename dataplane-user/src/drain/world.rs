@@ -9,7 +9,7 @@ use std::{
 
 use super::{Book, Tables, restore};
 use crate::{
-    ipvs::{self, Applied, Change, Destination, Listed, Outcome, Service, ServiceKey},
+    ipvs::{self, Applied, Change, ChangeOutcome, Destination, Listed, Service, ServiceKey},
     ledger::{self, Entry, Pair, Record},
     plan::drain::Counts,
 };
@@ -103,18 +103,22 @@ impl World {
     }
 
     /// Makes a change as the kernel does.
-    pub(super) fn change(&mut self, change: &Change) -> Outcome {
+    pub(super) fn change(&mut self, change: &Change) -> ChangeOutcome {
         let service = match change {
             Change::NewService(service) => {
                 let new = VirtualServer { service: service.clone(), destinations: Vec::new() };
                 return match self.servers.insert(service.key, new) {
-                    None => Outcome::Done,
+                    None => ChangeOutcome::Done,
                     Some(_) => unreachable!("nobody adds a service twice"),
                 };
             }
             Change::DeleteService(key) => {
                 self.trash.retain(|pair, _| pair.service != *key);
-                return if self.servers.remove(key).is_some() { Outcome::Done } else { Outcome::NoService };
+                return if self.servers.remove(key).is_some() {
+                    ChangeOutcome::Done
+                } else {
+                    ChangeOutcome::NoService
+                };
             }
             Change::SetService(_) => unreachable!("nobody does that"),
             Change::NewDestination(key, _)
@@ -122,7 +126,7 @@ impl World {
             | Change::DeleteDestination(key, _) => *key,
         };
         if !self.servers.contains_key(&service) {
-            return Outcome::NoService;
+            return ChangeOutcome::NoService;
         }
         let address = match change {
             Change::NewDestination(_, destination) | Change::SetDestination(_, destination) => {
@@ -134,13 +138,15 @@ impl World {
         let pair = Pair { service, destination: address };
         let there = self.destination(&pair);
         match (change, there) {
-            (Change::NewDestination(..), Some(_)) => return Outcome::Exists,
+            (Change::NewDestination(..), Some(_)) => return ChangeOutcome::Exists,
             (Change::SetDestination(_, new), Some(old)) => {
                 let Destination { active, inactive, persistent, .. } = *old;
                 *old = Destination { active, inactive, persistent, ..new.clone() };
-                return Outcome::Done;
+                return ChangeOutcome::Done;
             }
-            (_, None) if !matches!(change, Change::NewDestination(..)) => return Outcome::NoDestination,
+            (_, None) if !matches!(change, Change::NewDestination(..)) => {
+                return ChangeOutcome::NoDestination;
+            }
             _ => {}
         }
         let connections = self.trash.remove(&pair).map_or(0, |(connections, _)| connections);
@@ -151,17 +157,18 @@ impl World {
             let new = Destination { active: connections, inactive: 0, persistent: 0, ..new.clone() };
             server.destinations.insert(0, new);
         } else {
-            let at = server.destinations.iter().position(|d| d.address == address).unwrap();
+            let at =
+                server.destinations.iter().position(|destination| destination.address == address).unwrap();
             let gone = server.destinations.remove(at);
             self.trash.insert(pair, (gone.active, until));
         }
-        Outcome::Done
+        ChangeOutcome::Done
     }
 
     /// Opens a connection to each destination with weight.
     pub(super) fn connect(&mut self) {
         for server in self.servers.values_mut() {
-            for destination in server.destinations.iter_mut().filter(|d| d.weight > 0) {
+            for destination in server.destinations.iter_mut().filter(|destination| destination.weight > 0) {
                 destination.active += 1;
             }
         }
@@ -212,7 +219,7 @@ impl Proxy {
                     Some(_) => {}
                 }
             }
-            for left in present.iter().filter(|d| !wanted.contains(&d.address)) {
+            for left in present.iter().filter(|destination| !wanted.contains(&destination.address)) {
                 if left.active == 0 {
                     let _gone = world.change(&Change::DeleteDestination(*key, left.address));
                 } else if left.weight != 0 {
@@ -303,7 +310,7 @@ impl Tables for Hands {
             lapse(&self.0);
         }
         let mut world = self.0.borrow_mut();
-        let mut applied = Applied { outcomes: vec![Outcome::Unknown; changes.len()], failure: None };
+        let mut applied = Applied { outcomes: vec![ChangeOutcome::Unknown; changes.len()], failure: None };
         for (change, outcome) in changes.iter().zip(&mut applied.outcomes) {
             // Killed before the change, or after it and before its outcome is known.
             if world.stumbles() {

@@ -133,7 +133,7 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
         .into_iter()
         .map(|released| (released.scope.read(), Duration::from_nanos(released.since_boot_ns)));
     let gone = stored.gone.into_iter().map(StoredGone::read);
-    Ok(Saved { claims: claims.collect(), released: released.collect(), gone: gone.collect() })
+    Ok(Saved { claims: claims.collect(), withheld: released.collect(), gone: gone.collect() })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -146,7 +146,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 /// Where the claims cannot be written as JSON.
 pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>> {
     let released = saved
-        .released
+        .withheld
         .iter()
         .map(|(scope, since)| Released { scope: StoredScope::of(scope), since_boot_ns: nanoseconds(*since) });
     let stored = Stored {

@@ -56,7 +56,7 @@ fn saved() -> Saved {
                 },
             ),
         ],
-        released: vec![
+        withheld: vec![
             (LimitScope::Whole, Duration::from_nanos(5_000_000_009)),
             (LimitScope::Zone("x".into()), Duration::from_secs(6)),
             (LimitScope::Pool("front".into()), Duration::from_secs(7)),
@@ -167,9 +167,9 @@ fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back(
     let dir = tempfile::tempdir().unwrap();
     let store = FlagStore::new(dir.path());
     let withheld = claim(ClaimSource::Hung, Some(40));
-    let released = vec![(LimitScope::Whole, Duration::from_secs(15))];
+    let scopes = vec![(LimitScope::Whole, Duration::from_secs(15))];
     let claims = vec![("b".into(), withheld.clone())];
-    store.save(&Saved { claims, released, ..Saved::default() }).unwrap();
+    store.save(&Saved { claims, withheld: scopes, ..Saved::default() }).unwrap();
     let now = at(1_000, 60);
     let settings = EnforcerSettings {
         own: "a".into(),

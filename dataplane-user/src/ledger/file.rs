@@ -258,7 +258,7 @@ impl Ledger {
 /// The path at which to set a file aside. Files that were set aside earlier stay, since they name the destinations that were drained first.
 fn aside(path: &Path) -> PathBuf {
     (1..KEPT)
-        .map(|n| bad(path, n))
+        .map(|number| bad(path, number))
         .find(|path| fs::symlink_metadata(path).is_err())
         .unwrap_or_else(|| bad(path, KEPT))
 }
@@ -266,7 +266,8 @@ fn aside(path: &Path) -> PathBuf {
 /// The files of a run folder that were set aside. The destinations that they name may still be drained.
 pub fn put_aside(folder: &Path) -> Vec<PathBuf> {
     let path = Ledger::path(folder);
-    (1..=KEPT).map(|n| bad(&path, n)).filter(|path| fs::symlink_metadata(path).is_ok()).collect()
+    let all = (1..=KEPT).map(|number| bad(&path, number));
+    all.filter(|path| fs::symlink_metadata(path).is_ok()).collect()
 }
 
 fn bad(path: &Path, n: usize) -> PathBuf {

@@ -48,12 +48,12 @@ const APART: &str = "apart";
 
 /// The lock that an agent holds while it lives. A process that gets the lock knows that no agent uses the ledger, not even a stopped one.
 #[derive(Debug)]
-pub struct Owner {
+pub struct OwnerLock {
     file: Flock<File>,
     name: &'static str,
 }
 
-impl Owner {
+impl OwnerLock {
     /// Takes the agent's lock. `None` where another process holds it for longer than `patience`.
     ///
     /// # Errors

@@ -173,7 +173,7 @@ fn a_first_line_that_is_damaged_costs_nothing() {
 fn a_file_that_was_removed_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let (mut ledger, _) = Ledger::open(dir.path()).unwrap();
-    let owner = Owner::take(dir.path(), Duration::ZERO).unwrap().unwrap();
+    let owner = OwnerLock::take(dir.path(), Duration::ZERO).unwrap().unwrap();
     assert!(ledger.is_there() && owner.is_in(dir.path()));
     ledger.rewrite(&Default::default()).unwrap();
     assert!(ledger.is_there());
@@ -284,10 +284,10 @@ fn a_turn_that_another_has_is_not_taken_by_who_can_wait() {
 #[test]
 fn one_owner_and_one_guard() {
     let dir = tempfile::tempdir().unwrap();
-    let owner = Owner::take(dir.path(), Duration::ZERO).unwrap().unwrap();
-    assert!(Owner::take(dir.path(), Duration::from_millis(5)).unwrap().is_none());
-    let _guard = Owner::take_guard(dir.path(), Duration::ZERO).unwrap().unwrap();
-    assert!(Owner::take_guard(dir.path(), Duration::ZERO).unwrap().is_none());
+    let owner = OwnerLock::take(dir.path(), Duration::ZERO).unwrap().unwrap();
+    assert!(OwnerLock::take(dir.path(), Duration::from_millis(5)).unwrap().is_none());
+    let _guard = OwnerLock::take_guard(dir.path(), Duration::ZERO).unwrap().unwrap();
+    assert!(OwnerLock::take_guard(dir.path(), Duration::ZERO).unwrap().is_none());
     drop(owner);
-    assert!(Owner::take(dir.path(), Duration::ZERO).unwrap().is_some());
+    assert!(OwnerLock::take(dir.path(), Duration::ZERO).unwrap().is_some());
 }

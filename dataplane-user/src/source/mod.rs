@@ -4,12 +4,12 @@
 mod file;
 #[cfg(test)]
 mod file_tests;
+mod file_watch;
 mod objects;
 mod waiting;
-mod watch;
 
 pub use file::FileSource;
+pub use file_watch::FileWatch;
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
 pub use waiting::{Changes, Teller, changes};
-pub use watch::Watch;

@@ -10,7 +10,7 @@ use crate::cluster::{Change, ObjectName};
 
 /// The changes that wait. They are applied together, lists first. The order of changes to single objects does not matter for the result.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingChanges {
     nodes: Option<Change>,
     services: Option<Change>,
     slices: Option<Change>,
@@ -19,7 +19,7 @@ struct Waiting {
     tellers: usize,
 }
 
-impl Waiting {
+impl WaitingChanges {
     fn add(&mut self, change: Change) {
         let name = match &change {
             Change::Nodes(_) => {
@@ -56,12 +56,12 @@ impl Waiting {
 
 #[derive(Debug, Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingChanges>,
     told: Condvar,
 }
 
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingChanges> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +103,7 @@ impl Changes {
     /// Waits until there is a change, for `longest` at most. Returns whether there is a change. Takes nothing.
     pub(super) fn wait(&self, longest: Option<Duration>) -> Result<bool, NoTeller> {
         let waiting = self.0.waiting();
-        let nothing = |waiting: &mut Waiting| !waiting.is_something() && waiting.tellers > 0;
+        let nothing = |waiting: &mut WaitingChanges| !waiting.is_something() && waiting.tellers > 0;
         let waiting = match longest {
             None => self.0.told.wait_while(waiting, nothing).unwrap_or_else(PoisonError::into_inner),
             Some(longest) => {

@@ -1,5 +1,5 @@
 //! Rules for the workspace's sources. No two files of a crate import each other in a circle. One file begins the agent's threads and tasks. The pages on
-//! coverage, on the log and on warnings fit the code. Golden files have all texts that verbs print.
+//! coverage, on the log and on warnings fit the code. Golden files have all texts that verbs print. Programs use the words of the field.
 
 mod coverage;
 mod events;
@@ -8,6 +8,7 @@ mod messages;
 mod modules;
 mod spawns;
 mod warnings;
+mod words;
 
 use std::{
     collections::BTreeSet,

@@ -77,7 +77,7 @@ fn a_client_in_a_set_is_deleted_or_found() -> Result<()> {
     let audit = wait_faults(&agent, &faults.each_ref().map(String::as_str))?;
     let row = audit.row(&faults[0]).context("no row")?;
     ensure!(row["count"] == 2 && row["service"] == "default/web", "{row}");
-    ensure!(row["detail"] == "is kept at node node-b, which is flagged", "{row}");
+    ensure!(row["detail"] == "sticks to node node-b, which is flagged", "{row}");
     ensure!(repair(&agent, &["--kind", "flagged-affinity"])? == outcomes([("flagged-affinity skipped", 4)]));
     ensure!((of(&cluster.b)?, of(&cluster.c)?) == (4, 4));
     agent.unflag("node-b")?;

@@ -186,7 +186,8 @@ fn adversary(ns: &Netns, wanted: &[(ServiceKey, Destination)]) -> Result<()> {
             let mut ipvs = Ipvs::open()?;
             let applied = ipvs.apply(&changes);
             ensure!(applied.failure.is_none(), "{:?}", applied.failure);
-            let done = applied.outcomes.iter().filter(|outcome| **outcome == ipvs::Outcome::Done).count();
+            let done =
+                applied.outcomes.iter().filter(|outcome| **outcome == ipvs::ChangeOutcome::Done).count();
             ensure!(done >= wanted.len(), "only {done} changes were made");
             let added = Instant::now();
             loop {

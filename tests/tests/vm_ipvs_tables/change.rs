@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence::ipvs::{Change, Destination, Family, Flags, Outcome, Protocol, Service, ServiceKey, flags};
+use nodefence::ipvs::{
+    Change, ChangeOutcome, Destination, Family, Flags, Protocol, Service, ServiceKey, flags,
+};
 use nodefence_tests::ipvs::saved;
 
 use super::{
@@ -123,27 +125,27 @@ fn each_change_has_its_outcome() -> Result<()> {
     let too_heavy = Destination::new(a, 1 << 31);
     let other_family = Destination::new("[2001:db8::1]:80".parse()?, 1);
     let changes = vec![
-        (Change::NewService(service(key, "rr")?), Outcome::Done),
-        (Change::NewService(service(key, "wrr")?), Outcome::Exists),
-        (Change::NewService(service(gone, "nosuchscheduler")?), Outcome::Refused(libc::ENOENT)),
-        (Change::SetService(service(gone, "rr")?), Outcome::NoService),
-        (Change::DeleteService(gone), Outcome::NoService),
-        (Change::NewDestination(key, Destination::new(a, 1)), Outcome::Done),
-        (Change::NewDestination(key, Destination::new(a, 2)), Outcome::Exists),
-        (Change::NewDestination(gone, Destination::new(a, 1)), Outcome::NoService),
-        (Change::SetDestination(key, Destination::new(a, 3)), Outcome::Done),
-        (Change::SetDestination(key, Destination::new(b, 1)), Outcome::NoDestination),
-        (Change::SetDestination(gone, Destination::new(a, 1)), Outcome::NoService),
-        (Change::SetDestination(key, too_heavy), Outcome::Refused(libc::ERANGE)),
-        (Change::NewDestination(key, other_family), Outcome::Refused(libc::EINVAL)),
-        (Change::DeleteDestination(key, b), Outcome::NoDestination),
-        (Change::DeleteDestination(gone, a), Outcome::NoService),
+        (Change::NewService(service(key, "rr")?), ChangeOutcome::Done),
+        (Change::NewService(service(key, "wrr")?), ChangeOutcome::Exists),
+        (Change::NewService(service(gone, "nosuchscheduler")?), ChangeOutcome::Refused(libc::ENOENT)),
+        (Change::SetService(service(gone, "rr")?), ChangeOutcome::NoService),
+        (Change::DeleteService(gone), ChangeOutcome::NoService),
+        (Change::NewDestination(key, Destination::new(a, 1)), ChangeOutcome::Done),
+        (Change::NewDestination(key, Destination::new(a, 2)), ChangeOutcome::Exists),
+        (Change::NewDestination(gone, Destination::new(a, 1)), ChangeOutcome::NoService),
+        (Change::SetDestination(key, Destination::new(a, 3)), ChangeOutcome::Done),
+        (Change::SetDestination(key, Destination::new(b, 1)), ChangeOutcome::NoDestination),
+        (Change::SetDestination(gone, Destination::new(a, 1)), ChangeOutcome::NoService),
+        (Change::SetDestination(key, too_heavy), ChangeOutcome::Refused(libc::ERANGE)),
+        (Change::NewDestination(key, other_family), ChangeOutcome::Refused(libc::EINVAL)),
+        (Change::DeleteDestination(key, b), ChangeOutcome::NoDestination),
+        (Change::DeleteDestination(gone, a), ChangeOutcome::NoService),
     ];
     let (changes, expected): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
     // These are more changes than can be in flight at once, so that each outcome must be assigned to its change.
     let rounds = 20;
     let again = |round: usize| match expected[round] {
-        _ if round == 0 || round == 5 => Outcome::Exists,
+        _ if round == 0 || round == 5 => ChangeOutcome::Exists,
         outcome => outcome,
     };
     let outcomes = apply(&ns, changes.iter().cycle().take(changes.len() * rounds).cloned().collect())?;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
-use nodefence::ipvs::{Applied, Change, Ipvs, Outcome, Protocol, Service, ServiceKey, is_loaded};
+use nodefence::ipvs::{Applied, Change, ChangeOutcome, Ipvs, Protocol, Service, ServiceKey, is_loaded};
 use nodefence_tests::{Netns, ipvs::Snapshot};
 
 /// Lets one test run at a time. Before Linux 7.1 all network namespaces share one table, and a list of `ipvsadm` may lack or repeat services
@@ -36,7 +36,7 @@ pub(super) fn snapshot(ns: &Netns) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-pub(super) fn apply(ns: &Netns, changes: Vec<Change>) -> Result<Vec<Outcome>> {
+pub(super) fn apply(ns: &Netns, changes: Vec<Change>) -> Result<Vec<ChangeOutcome>> {
     with(ns, move |ipvs| {
         let Applied { outcomes, failure } = ipvs.apply(&changes);
         failure.map_or(Ok(outcomes), |error| Err(error.into()))
@@ -47,7 +47,7 @@ pub(super) fn apply(ns: &Netns, changes: Vec<Change>) -> Result<Vec<Outcome>> {
 pub(super) fn apply_all(ns: &Netns, changes: Vec<Change>) -> Result<()> {
     let count = changes.len();
     let outcomes = apply(ns, changes)?;
-    ensure!(outcomes == vec![Outcome::Done; count], "{outcomes:?}");
+    ensure!(outcomes == vec![ChangeOutcome::Done; count], "{outcomes:?}");
     Ok(())
 }
 

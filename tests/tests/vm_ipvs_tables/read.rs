@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence::ipvs::{Applied, Change, Destination, Error, Ipvs, Outcome, Protocol, ServiceKey};
+use nodefence::ipvs::{Applied, Change, ChangeOutcome, Destination, Error, Ipvs, Protocol, ServiceKey};
 use nodefence_tests::{
     ipvs::{Snapshot, saved},
     load::{Running, repeat},
@@ -143,7 +143,7 @@ fn what_stays_is_read_while_others_come_and_go() -> Result<()> {
             });
             let changes: Vec<Change> = made.iter().cloned().chain(gone).collect();
             let Applied { outcomes, failure } = ipvs.apply(&changes);
-            ensure!(failure.is_none() && outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+            ensure!(failure.is_none() && outcomes.iter().all(|outcome| *outcome == ChangeOutcome::Done));
             Ok(Duration::ZERO)
         })
     })?);

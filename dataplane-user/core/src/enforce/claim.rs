@@ -186,7 +186,7 @@ pub struct Saved {
     /// Every claim and its node.
     pub claims: Vec<(NodeName, Claim)>,
     /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
-    pub released: Vec<(LimitScope, Duration)>,
+    pub withheld: Vec<(LimitScope, Duration)>,
     /// Claims that are gone and were withheld, and when each was first raised.
     pub gone: Vec<(NodeName, ClaimSource, First)>,
 }

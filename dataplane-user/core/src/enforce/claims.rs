@@ -58,7 +58,7 @@ pub(super) struct Claims {
 impl Claims {
     pub(super) fn new(settings: EnforcerSettings, saved: Saved) -> Self {
         Self {
-            limits: Limits::new(settings.limit, saved.released),
+            limits: Limits::new(settings.limit, saved.withheld),
             gone: saved.gone.into_iter().collect(),
             most: settings.mode,
             settings,
@@ -111,7 +111,9 @@ impl Claims {
     pub(super) fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
         let withholds = |withheld: &Withheld| withheld.lasts(now) && raised <= withheld.since;
         match self.members.get(node) {
-            Some(member) => member.scopes().any(|scope| self.limits.released(&scope).is_some_and(withholds)),
+            Some(member) => {
+                member.scopes().any(|scope| self.limits.withheld_in(&scope).is_some_and(withholds))
+            }
             None => self.limits.withheld().any(withholds),
         }
     }
@@ -376,7 +378,7 @@ impl Claims {
 
     /// The state to save, as of the last [`Self::settle`].
     pub(super) fn to_save(&self) -> ToSave {
-        let released = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
-        ToSave { claims: self.shown.clone(), released: released.collect(), gone: self.gone.clone() }
+        let withheld = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
+        ToSave { claims: self.shown.clone(), withheld: withheld.collect(), gone: self.gone.clone() }
     }
 }

@@ -65,7 +65,8 @@ impl World {
                 differing.nodes.insert(index);
             }
         }
-        let (wanted, there) = (self.exemptions().keys(), exempt.iter().copied().collect::<BTreeMap<_, _>>());
+        let wanted = self.exemptions().keys();
+        let there: BTreeMap<_, _> = exempt.iter().copied().collect();
         // A port to be cut at an address that passes may have found no room in the map. The port passes, and the write is tried again.
         let is_missing =
             |(key, flags): &(&PortKey, &u32)| **flags == port_flags::EXEMPT && !there.contains_key(*key);

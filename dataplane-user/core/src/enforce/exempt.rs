@@ -257,7 +257,8 @@ impl Open {
                 true => BTreeSet::new(),
                 false => &named - exempt,
             };
-            let (was_cut, is_cut) = (cut(before), cut(now));
+            let was_cut = cut(before);
+            let is_cut = cut(now);
             is_cut.difference(&was_cut).for_each(|port| keys.need(port.key(), Says::Cut, slot));
             was_cut.difference(&is_cut).for_each(|port| keys.unneed(port.key(), Says::Cut));
             let address = PortKey::exempt_address(addr);

@@ -143,7 +143,8 @@ impl ExemptIndex {
         own_node: &str,
         mode: Option<ProxyMode>,
     ) -> Option<(Self, Reindexed)> {
-        let (nodes, services) = (changed.nodes.as_ref()?, changed.services.as_ref()?);
+        let nodes = changed.nodes.as_ref()?;
+        let services = changed.services.as_ref()?;
         let proxy = Proxy::of(view, own_node, mode.unwrap_or(ProxyMode::Nftables));
         let was = Proxy::of(before, own_node, proxy.mode);
         // Numbers that belong to no target cost memory: with too many, the index is made anew.

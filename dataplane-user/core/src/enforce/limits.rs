@@ -51,7 +51,7 @@ struct State {
     automatic: u32,
     /// How many nodes of the scope a person flagged.
     persons: u32,
-    released: Option<Withheld>,
+    withheld: Option<Withheld>,
 }
 
 /// The limits of all scopes.
@@ -76,11 +76,11 @@ pub(super) enum LimitChange {
 }
 
 impl Limits {
-    pub(super) fn new(share: Share, released: Vec<(LimitScope, Duration)>) -> Self {
+    pub(super) fn new(share: Share, withheld: Vec<(LimitScope, Duration)>) -> Self {
         let mut this = Self { share, ..Self::default() };
-        for (scope, since) in released {
+        for (scope, since) in withheld {
             let withheld = Withheld { scope: scope.clone(), since, counted: 0, allowed: 0 };
-            this.scopes.entry(scope).or_default().released = Some(withheld);
+            this.scopes.entry(scope).or_default().withheld = Some(withheld);
         }
         this
     }
@@ -94,7 +94,7 @@ impl Limits {
             state.automatic = 0;
             state.persons = 0;
         }
-        self.scopes.retain(|_, state| state.released.is_some());
+        self.scopes.retain(|_, state| state.withheld.is_some());
     }
 
     /// Sets what counts of a node, and in which scopes. Adds the scopes to evaluate to `touched`.
@@ -133,7 +133,7 @@ impl Limits {
     pub(super) fn evaluate(&mut self, scope: &LimitScope, now: Now) -> LimitChange {
         let allowed = self.allowed(scope);
         let Some(state) = self.scopes.get_mut(scope) else { return LimitChange::Same };
-        let window = state.released.as_ref().filter(|withheld| withheld.lasts(now));
+        let window = state.withheld.as_ref().filter(|withheld| withheld.lasts(now));
         let window = window.map(|withheld| withheld.since);
         let (counted, automatic) = match window {
             None => (state.nodes.len() as u32, state.automatic),
@@ -146,11 +146,11 @@ impl Limits {
         };
         if automatic > 0 && counted > allowed {
             let withheld = Withheld { scope: scope.clone(), since: now.boot, counted, allowed };
-            state.released = Some(withheld);
+            state.withheld = Some(withheld);
             return LimitChange::Exceeded;
         }
-        if state.released.is_some() && window.is_none() {
-            state.released = None;
+        if state.withheld.is_some() && window.is_none() {
+            state.withheld = None;
             return LimitChange::Over;
         }
         LimitChange::Same
@@ -158,12 +158,12 @@ impl Limits {
 
     /// Whether a claim that was first raised at `raised` is withheld in a scope.
     pub(super) fn withholds(&self, scope: &LimitScope, raised: Duration) -> bool {
-        self.released(scope).is_some_and(|withheld| raised <= withheld.since)
+        self.withheld_in(scope).is_some_and(|withheld| raised <= withheld.since)
     }
 
     /// Since when and why a scope's automatic claims are withheld; `None` where they are not.
-    pub(super) fn released(&self, scope: &LimitScope) -> Option<&Withheld> {
-        self.scopes.get(scope)?.released.as_ref()
+    pub(super) fn withheld_in(&self, scope: &LimitScope) -> Option<&Withheld> {
+        self.scopes.get(scope)?.withheld.as_ref()
     }
 
     /// The nodes of a scope that have automatic claims.
@@ -190,7 +190,7 @@ impl Limits {
 
     /// The scopes whose automatic claims are withheld.
     pub(super) fn withheld(&self) -> impl Iterator<Item = &Withheld> {
-        self.scopes.values().filter_map(|state| state.released.as_ref())
+        self.scopes.values().filter_map(|state| state.withheld.as_ref())
     }
 
     /// All scopes.

@@ -56,7 +56,7 @@ pub use input::{Change, Input};
 pub use limits::{WITHHELD_FOR, Withheld};
 pub use machine::Enforcer;
 pub use now::{Epoch, Now, Ticket};
-pub use output::{Changed, Done, Event, Outcome, Output, Refusal, SaveState, TablesPlan};
+pub use output::{Changed, Done, Event, Output, Refusal, RequestResult, SaveState, TablesPlan};
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
 pub use settings::{Auto, ChangedBy, EnforcerSettings, Share};

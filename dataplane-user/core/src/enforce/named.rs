@@ -55,7 +55,7 @@ impl Named {
             let Some(there) = self.by_node.get_mut(node.position()) else { continue };
             let stay = there.iter().flat_map(|services| services.iter());
             // `services` is sorted.
-            named.extend(stay.filter(|s| services.binary_search(s).is_err()));
+            named.extend(stay.filter(|service| services.binary_search(service).is_err()));
             named.sort_unstable();
             *there = shared(named);
         }
@@ -65,7 +65,7 @@ impl Named {
     pub(super) fn at(&self, at: At) -> BTreeSet<ExemptPort> {
         let (node, _) = at;
         let services = self.by_node.get(node.position()).and_then(Option::as_deref).unwrap_or_default();
-        let services = services.iter().filter_map(|s| self.services.get(*s as usize));
+        let services = services.iter().filter_map(|service| self.services.get(*service as usize));
         services.flat_map(|service| ports_at(service, at)).collect()
     }
 }

@@ -50,13 +50,13 @@ pub enum Output {
     /// This state must lie on the disk; answered by [`super::Input::Saved`].
     Save(u64, ToSave),
     /// The answer to a request.
-    Reply(Ticket, Outcome),
+    Reply(Ticket, RequestResult),
     /// For the log.
     Record(Event),
 }
 
 /// The answer to a request.
-pub type Outcome = Result<Done, Refusal>;
+pub type RequestResult = Result<Done, Refusal>;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ pub(super) enum Work {
 
 /// Whose place it is.
 #[derive(Clone, Debug)]
-pub(super) struct Owner {
+pub(super) struct PlaceOwner {
     pub(super) name: NodeName,
     pub(super) slot: Slot,
     /// The view with which the owner came.
@@ -60,7 +60,7 @@ pub(super) struct Before {
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     index: u32,
-    pub(super) owner: Option<Owner>,
+    pub(super) owner: Option<PlaceOwner>,
     /// The entry that was written last, or found.
     pub(super) entry: NodeEntry,
     /// Whether the entry is as wanted, and nobody said that its write failed.

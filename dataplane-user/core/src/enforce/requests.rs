@@ -7,7 +7,7 @@ use super::{
     input::Change,
     machine::Enforcer,
     now::{SECOND, Ticket},
-    output::{Changed, Done, Event, Outcome, Output, Refusal, SaveState},
+    output::{Changed, Done, Event, Output, Refusal, RequestResult, SaveState},
     pending::{Pending, Wish},
     shown::ToSave,
     world::Danger,
@@ -149,7 +149,7 @@ impl Enforcer {
         self.requests.waiting.push(Pending { ticket, node, wish, settled, written: None, serial, by });
     }
 
-    fn reply(&mut self, ticket: Ticket, answer: Outcome) {
+    fn reply(&mut self, ticket: Ticket, answer: RequestResult) {
         self.out.push_back(Output::Reply(ticket, answer));
     }
 

@@ -76,7 +76,7 @@ pub struct ToSave {
     /// Every claim.
     pub claims: ShownClaims,
     /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
-    pub released: Vec<(LimitScope, Duration)>,
+    pub withheld: Vec<(LimitScope, Duration)>,
     /// Claims that are gone and were withheld.
     pub gone: Gone,
 }
@@ -89,6 +89,6 @@ impl ToSave {
             .into_iter()
             .flat_map(|(node, claims)| claims.iter().map(|shown| (node.clone(), shown.claim.clone())));
         let gone = self.gone.iter().map(|(node, source, first)| (node.clone(), source.clone(), *first));
-        Saved { claims: claims.collect(), released: self.released.clone(), gone: gone.collect() }
+        Saved { claims: claims.collect(), withheld: self.withheld.clone(), gone: gone.collect() }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     machine::Enforcer,
     now::{Epoch, Now, SECOND},
     output::{Event, Output},
-    place::{Owner, Place},
+    place::{Place, PlaceOwner},
     view::{Delta, NewView},
 };
 use crate::cluster::NodeName;
@@ -81,7 +81,7 @@ impl Enforcer {
     /// Takes its place from a node.
     fn leave(&mut self, name: &str, index: u32, generation: u32) {
         let Some(place) = self.places.get_mut(&index) else { return };
-        let its = |owner: &Owner| owner.slot.generation == generation && owner.name == *name;
+        let its = |owner: &PlaceOwner| owner.slot.generation == generation && owner.name == *name;
         if !place.owner.as_ref().is_some_and(its) {
             return;
         }
@@ -101,7 +101,7 @@ impl Enforcer {
         let now = self.now.mono;
         let place = self.places.entry(index).or_insert_with(|| Place::unused(index, now));
         place.want(None, now);
-        place.owner = Some(Owner { name: name.clone(), slot: member.slot, since: view.epoch });
+        place.owner = Some(PlaceOwner { name: name.clone(), slot: member.slot, since: view.epoch });
         place.blocked = None;
         place.vacant = false;
         self.left.remove(&index);

@@ -50,11 +50,11 @@ impl Untied {
         services: &[u32],
         slots: &[Option<Slot>],
     ) -> Vec<Slot> {
-        let has_any = |view: &ClusterView, s: &u32| {
-            let service = view.services.as_ref().and_then(|services| services.get(*s as usize));
+        let has_any = |view: &ClusterView, position: &u32| {
+            let service = view.services.as_ref().and_then(|services| services.get(*position as usize));
             service.is_some_and(|service| service.endpoints.iter().any(|endpoint| endpoint.node.is_none()))
         };
-        if services.iter().any(|s| has_any(before, s) || has_any(view, s)) {
+        if services.iter().any(|position| has_any(before, position) || has_any(view, position)) {
             // Services with untied endpoints change seldom.
             let other = Self::new(view, slots);
             let slots: HashSet<Slot> = self.of.keys().chain(other.of.keys()).copied().collect();

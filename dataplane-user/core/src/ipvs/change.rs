@@ -22,7 +22,7 @@ pub enum Change {
 
 /// The outcome of a change. Others (kube-proxy) change the same table, so a thing that is there already, or gone, is no error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// Changed.
     Done,
     /// Nothing changed: the service or destination to add is there already (EEXIST).

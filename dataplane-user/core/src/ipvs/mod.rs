@@ -4,7 +4,7 @@ mod change;
 mod name;
 mod types;
 
-pub use change::{Change, Outcome};
+pub use change::{Change, ChangeOutcome};
 pub use name::{BadName, Name};
 pub use types::{Destination, Flags, Forward, Netmask, Protocol, Service, ServiceKey, Tunnel, flags};
 

@@ -8,7 +8,7 @@ use crate::cluster::{Family, Protocol, Service, TrafficPolicy};
 
 /// A port of a Service, as one of its virtual addresses leads to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct ServicePortRef {
     /// Index among the Services.
     pub service: u32,
     /// Index into its ports.
@@ -22,28 +22,30 @@ pub struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtualAddresses {
     /// Cluster IPs, external IPs and those of load balancers.
-    pub places: HashMap<(SocketAddr, Protocol), Place, RandomState>,
+    pub places: HashMap<(SocketAddr, Protocol), ServicePortRef, RandomState>,
     /// Node ports.
-    pub node_ports: HashMap<(u16, Protocol), Place, RandomState>,
+    pub node_ports: HashMap<(u16, Protocol), ServicePortRef, RandomState>,
 }
 
 impl VirtualAddresses {
     /// The virtual addresses of these Services.
     pub fn new(services: &[Arc<Service>]) -> Self {
         let mut all = Self::default();
-        let addresses = |s: &Service| s.cluster_ips.len() + s.external_ips.len() + s.load_balancer_ips.len();
+        let addresses = |service: &Service| {
+            service.cluster_ips.len() + service.external_ips.len() + service.load_balancer_ips.len()
+        };
         all.places.reserve(services.iter().map(|service| addresses(service) * service.ports.len()).sum());
-        for (s, service) in (0..).zip(services) {
+        for (at, service) in (0..).zip(services) {
             let outside = service.external_ips.iter().chain(&service.load_balancer_ips);
             let own = service.cluster_ips.iter().map(|ip| (*ip, service.internal));
             let addresses = own.chain(outside.map(|ip| (*ip, service.external)));
-            for (p, port) in (0..).zip(&service.ports) {
+            for (port_at, port) in (0..).zip(&service.ports) {
                 for (ip, policy) in addresses.clone() {
-                    let place = Place { service: s, port: p, policy };
+                    let place = ServicePortRef { service: at, port: port_at, policy };
                     all.places.entry((SocketAddr::new(ip, port.port), port.protocol)).or_insert(place);
                 }
                 if let Some(node_port) = port.node_port {
-                    let place = Place { service: s, port: p, policy: service.external };
+                    let place = ServicePortRef { service: at, port: port_at, policy: service.external };
                     all.node_ports.entry((node_port, port.protocol)).or_insert(place);
                 }
             }
@@ -61,8 +63,13 @@ impl VirtualAddresses {
     }
 
     /// The Service's port for which kube-proxy serves the address, or its port as a node port. `services`: those of which this was made.
-    pub fn at(&self, services: &[Arc<Service>], address: SocketAddr, protocol: Protocol) -> Option<Place> {
-        let serves = |place: &&Place| {
+    pub fn at(
+        &self,
+        services: &[Arc<Service>],
+        address: SocketAddr,
+        protocol: Protocol,
+    ) -> Option<ServicePortRef> {
+        let serves = |place: &&ServicePortRef| {
             let service = services.get(place.service as usize);
             service.is_some_and(|service| service.proxied(Family::of(address.ip())))
         };

@@ -22,7 +22,8 @@ impl<K: Copy + Ord + Hash, V: Copy + PartialEq> Changes<K, V> {
     /// `left_out`: keys of `before` that do not lie there.
     fn between(before: &HashMap<K, V>, left_out: &BTreeSet<K>, after: &HashMap<K, V>) -> Self {
         let lies = |key: &K| !left_out.contains(key);
-        let (mut put, mut stay) = (Vec::new(), 0);
+        let mut put = Vec::new();
+        let mut stay = 0;
         for (key, value) in after {
             let there = before.get(key).filter(|_| lies(key));
             stay += usize::from(there.is_some());
@@ -129,7 +130,8 @@ impl Delta {
         if !left_out.is_empty() {
             return Self::between(&before.flat(), left_out, &after.flat());
         }
-        let (mut backends, mut ports) = (Moves::new(), Moves::new());
+        let mut backends = Moves::new();
+        let mut ports = Moves::new();
         for (before, after) in after.changed_since(before) {
             let of = |part: Option<&NodePart>| part.map(NodePart::backends).unwrap_or_default();
             backends.note(&of(before), &of(after));
@@ -141,7 +143,7 @@ impl Delta {
 
     /// The writes in the order in which they must be made ([`Tables`]). Entries that are not wanted any more are deleted first: they are to pass, and make room.
     /// Addresses that change nodes pass until all of them have left their old nodes: where two addresses of a Service swap nodes and one were written first, both
-    /// would be cut. They are put back into the room that they made before anything new takes it.
+    /// would be cut. They are written again before anything new is, so that they fit into the space that they left.
     pub fn steps(&self) -> impl Iterator<Item = Step> {
         let Self { backends, ports } = self;
         let gone = ports.gone.iter().map(|key| Step::DropPort(*key));

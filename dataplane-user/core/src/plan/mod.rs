@@ -24,7 +24,7 @@ mod tests;
 #[cfg(test)]
 mod usable_tests;
 
-pub use addresses::{Place, VirtualAddresses};
+pub use addresses::{ServicePortRef, VirtualAddresses};
 pub use compare::{Fix, Pass, WantedEntries};
 pub use delta::{Delta, LeftOut, Step};
 pub(crate) use exempt::At;

@@ -67,7 +67,8 @@ impl NodePart {
     }
 
     fn backend(&self, addr: &Addr) -> Option<BackendEntry> {
-        let (address, backends) = (IpAddr::from(*addr), &self.node.backends);
+        let address = IpAddr::from(*addr);
+        let backends = &self.node.backends;
         let at = backends.partition_point(|backend| backend.address < address);
         backends.get(at).filter(|backend| backend.address == address).map(|backend| self.entry(backend))
     }
@@ -92,7 +93,8 @@ impl NodeTables {
         let sizes =
             |part: &Option<Arc<NodePart>>| part.as_ref().map_or((0, 0), |part| (part.backends, part.ports));
         let Some(there) = self.parts.get_mut(at) else { return };
-        let (before, after) = (sizes(there), sizes(&part));
+        let before = sizes(there);
+        let after = sizes(&part);
         *there = part;
         self.backends = self.backends + after.0 - before.0;
         self.ports = self.ports + after.1 - before.1;

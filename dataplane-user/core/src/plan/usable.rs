@@ -70,15 +70,14 @@ pub fn usable<'a>(
     let Some(service_port) = service.ports.get(port).filter(|_| service.proxied(family)) else {
         return Vec::new();
     };
-    let there: Vec<&Endpoint> = service
-        .endpoints
-        .iter()
-        .filter(|e| Family::of(e.address) == family && service.target(port, e).is_some() && left(e))
-        .collect();
+    let is_there = |endpoint: &&Endpoint| {
+        Family::of(endpoint.address) == family && service.target(port, endpoint).is_some() && left(endpoint)
+    };
+    let there: Vec<&Endpoint> = service.endpoints.iter().filter(is_there).collect();
     if policy == TrafficPolicy::Cluster {
         return cluster(&there, proxy);
     }
-    let local = ready_else_ending(there.iter().copied().filter(|e| proxy.is_local(e)));
+    let local = ready_else_ending(there.iter().copied().filter(|endpoint| proxy.is_local(endpoint)));
     // Only IPVS falls back (kubernetes PR 97081), and only to a list that kube-proxy makes at all: `UsesClusterEndpoints` in
     // serviceport.go.
     let uses_cluster = service.internal == TrafficPolicy::Cluster || service.external(service_port, family);
@@ -92,13 +91,18 @@ pub fn usable<'a>(
 fn cluster<'a>(there: &[&'a Endpoint], proxy: &Proxy<'_>) -> Vec<&'a Endpoint> {
     let topology = Topology::from_hints(there, proxy);
     // The topology never excludes all ready endpoints.
-    ready_else_ending(there.iter().copied().filter(|e| !e.ready || topology.allows(e, proxy)))
+    let is_allowed = |endpoint: &&Endpoint| !endpoint.ready || topology.allows(endpoint, proxy);
+    ready_else_ending(there.iter().copied().filter(is_allowed))
 }
 
 /// The ready endpoints; where there is none, those that are serving and terminating.
 fn ready_else_ending<'a>(endpoints: impl Iterator<Item = &'a Endpoint> + Clone) -> Vec<&'a Endpoint> {
-    let ready: Vec<&Endpoint> = endpoints.clone().filter(|e| e.ready).collect();
-    if ready.is_empty() { endpoints.filter(|e| e.serving && e.terminating).collect() } else { ready }
+    let ready: Vec<&Endpoint> = endpoints.clone().filter(|endpoint| endpoint.ready).collect();
+    if ready.is_empty() {
+        endpoints.filter(|endpoint| endpoint.serving && endpoint.terminating).collect()
+    } else {
+        ready
+    }
 }
 
 /// `topologyModeFromHints` in topology.go.
@@ -112,12 +116,12 @@ enum Topology {
 impl Topology {
     /// A kind of hint counts if every ready endpoint has one and one of them is meant for this node, or its zone.
     fn from_hints(there: &[&Endpoint], proxy: &Proxy<'_>) -> Self {
-        let ready = || there.iter().filter(|e| e.ready);
+        let ready = || there.iter().filter(|endpoint| endpoint.ready);
         let for_all = |nodes: bool| {
-            let has = |h: &Hints| if nodes { !h.nodes.is_empty() } else { !h.zones.is_empty() };
-            ready().all(|e| e.hints().is_some_and(has))
+            let has = |hints: &Hints| if nodes { !hints.nodes.is_empty() } else { !hints.zones.is_empty() };
+            ready().all(|endpoint| endpoint.hints().is_some_and(has))
         };
-        let for_us = |topology: Self| ready().any(|e| topology.allows(e, proxy));
+        let for_us = |topology: Self| ready().any(|endpoint| topology.allows(endpoint, proxy));
         if for_us(Self::SameNode) && for_all(true) {
             Self::SameNode
         } else if for_us(Self::SameZone) && for_all(false) {

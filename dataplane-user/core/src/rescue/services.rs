@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use crate::{
     cluster::{ClusterView, Endpoint, Family, NodeSet, Protocol, TrafficPolicy},
     conntrack::Flow,
-    plan::{Place, Proxy, Target, VirtualAddresses, usable},
+    plan::{Proxy, ServicePortRef, Target, VirtualAddresses, usable},
     proxy,
 };
 
@@ -20,8 +20,8 @@ pub struct Choice<'a> {
     pub flagged: usize,
     /// How many endpoints kube-proxy sends traffic to.
     pub usable: usize,
-    /// The endpoint at which the Service's affinity keeps the client, if it does: kube-proxy has to forget the client there first.
-    pub kept_at: Option<proxy::Endpoint<'a>>,
+    /// The endpoint to which the client sticks, where the Service has affinity: kube-proxy has to forget the client there first.
+    pub sticky_endpoint: Option<proxy::Endpoint<'a>>,
     /// Whether the packet's backend is an endpoint of the Service that is not on a flagged node.
     pub is_free: bool,
 }
@@ -50,7 +50,7 @@ const MOST: usize = 1_024;
 /// The endpoints that kube-proxy may pick for ports of Services, worked out once for each port: a packet costs the same however many endpoints its Service has.
 /// Made anew when the view, the flags or kube-proxy's mode change.
 #[derive(Debug, Default)]
-pub struct Choices(HashMap<(Place, Family), Picks, RandomState>);
+pub struct Choices(HashMap<(ServicePortRef, Family), Picks, RandomState>);
 
 /// The choices for one port of a Service.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Picks {
     fn new(
         view: &ClusterView,
         proxy: &Proxy<'_>,
-        place: Place,
+        place: ServicePortRef,
         family: Family,
         flagged: &NodeSet,
     ) -> Option<Self> {
@@ -150,13 +150,18 @@ impl Choices {
             return Err(NoChoice::NothingElse);
         }
         let of = service.ports.get(place.port as usize).ok_or(NoChoice::Unknown)?;
-        let kept_at = service.affinity.map(|_| proxy::Endpoint {
+        let sticky_endpoint = service.affinity.map(|_| proxy::Endpoint {
             service: &service.name,
             port: &of.name,
             protocol: of.protocol,
             socket: backend,
         });
-        Ok(Choice { flagged: list.flagged, usable: list.usable, kept_at, is_free: known == Some(&false) })
+        Ok(Choice {
+            flagged: list.flagged,
+            usable: list.usable,
+            sticky_endpoint,
+            is_free: known == Some(&false),
+        })
     }
 }
 

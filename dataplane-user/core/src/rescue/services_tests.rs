@@ -137,19 +137,19 @@ fn which_policy_applied_is_seen_by_where_it_went() {
 }
 
 #[test]
-fn a_client_that_is_kept_at_an_endpoint_is_told_of() {
+fn a_client_that_sticks_to_an_endpoint_is_told_of() {
     let view = parse(FILE, false).unwrap();
     let proxy = Proxy::of(&view, "a", Mode::Nftables);
-    let kept_at = |to| {
+    let sticky_endpoint = |to| {
         let flow = flow(to, "10.244.2.2:8080", 6);
         let flagged = std::iter::once(view.index("b").unwrap()).collect();
         Choices::default()
             .of(&VirtualAddresses::new(view.services.as_deref().unwrap()), &view, &proxy, &flow, &flagged)
             .unwrap()
-            .kept_at
+            .sticky_endpoint
     };
     let socket = socket("10.244.2.2:8080");
     let endpoint = proxy::Endpoint { service: "default/sticky", port: "", protocol: Protocol::Tcp, socket };
-    assert_eq!(kept_at("10.96.0.30:80"), Some(endpoint));
-    assert_eq!(kept_at("10.96.0.10:80"), None);
+    assert_eq!(sticky_endpoint("10.96.0.30:80"), Some(endpoint));
+    assert_eq!(sticky_endpoint("10.96.0.10:80"), None);
 }

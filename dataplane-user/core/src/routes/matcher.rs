@@ -28,7 +28,7 @@ pub(super) struct Matcher {
 
 /// What follows from a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum RuleOutcome {
     /// No packet comes to the next rule.
     Ends,
     /// Some packets come to the next rule.
@@ -104,20 +104,20 @@ impl Matcher {
                 Action::Goto(priority) => {
                     let target = rules.iter().skip(next).position(|other| other.priority == priority);
                     reach(&mut come, target.map_or(next, |skipped| next + skipped), here);
-                    Outcome::Ends
+                    RuleOutcome::Ends
                 }
-                Action::Nop => Outcome::GoesOn,
-                Action::Refuse => Outcome::Ends,
+                Action::Nop => RuleOutcome::GoesOn,
+                Action::Refuse => RuleOutcome::Ends,
                 Action::VrfTable => {
                     self.look_into_vrfs(rule, to, &mut found);
-                    Outcome::GoesOn
+                    RuleOutcome::GoesOn
                 }
                 Action::Table(table) => self.look_into(rule, table, to, here, &mut found),
             };
             match outcome {
-                Outcome::Ends => {}
-                Outcome::MayGoOn => reach(&mut come, next, Sure::Maybe),
-                Outcome::GoesOn => reach(&mut come, next, here),
+                RuleOutcome::Ends => {}
+                RuleOutcome::MayGoOn => reach(&mut come, next, Sure::Maybe),
+                RuleOutcome::GoesOn => reach(&mut come, next, here),
             }
         }
         self.look_for_policies(family, to, &mut found);
@@ -151,32 +151,33 @@ impl Matcher {
         }
     }
 
-    fn look_into(&self, rule: &Rule, table: u32, to: u128, here: Sure, found: &mut Found) -> Outcome {
+    fn look_into(&self, rule: &Rule, table: u32, to: u128, here: Sure, found: &mut Found) -> RuleOutcome {
         let tables: &[u32] = match (self.merged && rule.family == Family::V4, table) {
             (true, TABLE_LOCAL) => &[TABLE_LOCAL, TABLE_MAIN],
             (true, TABLE_MAIN) => &[],
             (true, TABLE_DEFAULT) => &[TABLE_DEFAULT],
             _ => &[table],
         };
-        let (mut outcome, mut ends) = (Outcome::GoesOn, false);
+        let mut outcome = RuleOutcome::GoesOn;
+        let mut ends = false;
         for (route, sure) in self.tables.candidates(rule.family, tables, to) {
             let taken = self.take(rule, route, here.min(sure), found);
-            ends |= taken == Outcome::Ends && sure == Sure::Yes;
-            if taken != Outcome::GoesOn {
-                outcome = Outcome::MayGoOn;
+            ends |= taken == RuleOutcome::Ends && sure == Sure::Yes;
+            if taken != RuleOutcome::GoesOn {
+                outcome = RuleOutcome::MayGoOn;
             }
         }
-        if ends { Outcome::Ends } else { outcome }
+        if ends { RuleOutcome::Ends } else { outcome }
     }
 
     /// Takes a route's ways.
-    fn take(&self, rule: &Rule, route: &Route, sure: Sure, found: &mut Found) -> Outcome {
+    fn take(&self, rule: &Rule, route: &Route, sure: Sure, found: &mut Found) -> RuleOutcome {
         let suppressed = rule.suppressed_len.is_some_and(|len| route.to.bits() <= len);
         match route.fate {
             // `suppress` does not look at a route that refuses.
-            Fate::Refused => return Outcome::Ends,
-            Fate::NextRule => return Outcome::GoesOn,
-            _ if suppressed => return Outcome::GoesOn,
+            Fate::Refused => return RuleOutcome::Ends,
+            Fate::NextRule => return RuleOutcome::GoesOn,
+            _ if suppressed => return RuleOutcome::GoesOn,
             // Packets with a mark are handed to a proxy of this machine, and do not leave.
             Fate::Local => found.local |= sure == Sure::Yes,
             Fate::Unknown(kind) => found.do_not_know(format!("a route is of the unknown type {kind}")),
@@ -189,7 +190,7 @@ impl Matcher {
                 }
             }
         }
-        if rule.suppresses_group { Outcome::MayGoOn } else { Outcome::Ends }
+        if rule.suppresses_group { RuleOutcome::MayGoOn } else { RuleOutcome::Ends }
     }
 
     fn take_object(&self, number: u32, sure: Sure, found: &mut Found) {

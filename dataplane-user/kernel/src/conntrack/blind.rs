@@ -120,7 +120,7 @@ pub(super) fn exempting(body: &[u8]) -> Option<String> {
             NFTA_RULE_EXPRESSIONS => {
                 exempts = attributes(value)
                     .filter(|(kind, _)| *kind == NFTA_LIST_ELEM)
-                    .any(|(_, e)| is_exempting(e));
+                    .any(|(_, expression)| is_exempting(expression));
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-use super::{Change, Error, Ipvs, Outcome, codec::Request};
+use super::{Change, ChangeOutcome, Error, Ipvs, codec::Request};
 
 /// Number of requests that are sent before their acknowledgements are read. So many acknowledgements fit the socket's
 /// receive buffer.
@@ -16,16 +16,16 @@ fn request(change: &Change) -> Request<'_> {
 }
 
 /// The outcome of a change, by the kernel's error number (`ip_vs_genl_set_cmd`, ip_vs_ctl.c).
-fn outcome(change: &Change, errno: i32) -> Outcome {
+fn outcome(change: &Change, errno: i32) -> ChangeOutcome {
     let of_service =
         matches!(change, Change::NewService(_) | Change::SetService(_) | Change::DeleteService(_));
     match errno {
-        0 => Outcome::Done,
-        libc::EEXIST => Outcome::Exists,
-        libc::ESRCH => Outcome::NoService,
+        0 => ChangeOutcome::Done,
+        libc::EEXIST => ChangeOutcome::Exists,
+        libc::ESRCH => ChangeOutcome::NoService,
         // For a change of a service, ENOENT means that the scheduler or persistence engine does not exist.
-        libc::ENOENT if !of_service => Outcome::NoDestination,
-        other => Outcome::Refused(other),
+        libc::ENOENT if !of_service => ChangeOutcome::NoDestination,
+        other => ChangeOutcome::Refused(other),
     }
 }
 
@@ -34,8 +34,8 @@ fn outcome(change: &Change, errno: i32) -> Outcome {
 #[must_use = "changes can fail one by one"]
 pub struct Applied {
     /// One outcome for each change, in the order of the changes.
-    pub outcomes: Vec<Outcome>,
-    /// Why some outcomes are [`Outcome::Unknown`], or why all changes were refused.
+    pub outcomes: Vec<ChangeOutcome>,
+    /// Why some outcomes are [`ChangeOutcome::Unknown`], or why all changes were refused.
     pub failure: Option<Error>,
 }
 
@@ -46,7 +46,7 @@ impl Ipvs {
     /// Refused changes and lost acknowledgements do not stop the rest. A failed socket or a missing privilege does.
     pub fn apply(&mut self, changes: &[Change]) -> Applied {
         const REQUEST: &str = "change";
-        let mut outcomes = vec![Outcome::Unknown; changes.len()];
+        let mut outcomes = vec![ChangeOutcome::Unknown; changes.len()];
         let mut failure = None;
         for (batch, places) in changes.chunks(BATCH).zip(outcomes.chunks_mut(BATCH)) {
             let mut requests = Vec::new();

@@ -15,7 +15,7 @@ mod read;
 
 pub use apply::Applied;
 pub use nodefence_core::ipvs::{
-    BadName, Change, Destination, Family, Flags, Forward, Name, Netmask, Outcome, Protocol, Service,
+    BadName, Change, ChangeOutcome, Destination, Family, Flags, Forward, Name, Netmask, Protocol, Service,
     ServiceKey, Tunnel, flags,
 };
 pub use read::{Ipvs, Listed, is_loaded};

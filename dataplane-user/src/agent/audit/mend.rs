@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::{
     super::{
         chain::chain,
-        watched::{Watch, now},
+        watched::{AuditMemory, now},
     },
     look::look,
     read::{AuditContext, Scene},
@@ -28,19 +28,21 @@ const AT_ONCE: usize = 16;
 /// Looks anew, mends the faults of these kinds, and looks whether they are gone. Blocking.
 pub(super) fn repair(
     context: &AuditContext,
-    watch: &mut Watch,
+    memory: &mut AuditMemory,
     kinds: &BTreeSet<Kind>,
     dry_run: bool,
 ) -> RepairReport {
     let parts: BTreeSet<Part> = kinds.iter().map(|kind| kind.part()).collect();
-    look(watch, context, parts.iter().copied());
-    let (due, rest): (Vec<Observed>, Vec<Observed>) = watch
+    look(memory, context, parts.iter().copied());
+    let (due, rest): (Vec<Observed>, Vec<Observed>) = memory
         .tracker
         .observed(now())
         .filter(|one| kinds.contains(&one.difference.kind))
         .partition(|one| one.state == State::Fault);
-    let mut notes: Vec<String> =
-        kinds.iter().filter_map(|kind| Some(format!("{kind}: {}", watch.not_looked_at.get(kind)?))).collect();
+    let mut notes: Vec<String> = kinds
+        .iter()
+        .filter_map(|kind| Some(format!("{kind}: {}", memory.not_looked_at.get(kind)?)))
+        .collect();
     let may: Vec<Result<(), &'static str>> =
         due.iter().map(|one| may_mend(context, &one.difference)).collect();
     let wanted: Vec<&Difference> =
@@ -48,8 +50,8 @@ pub(super) fn repair(
     let mut left = HashMap::new();
     if !dry_run && !wanted.is_empty() {
         notes.extend(carry_out(context, &wanted));
-        look(watch, context, parts);
-        let there = watch.tracker.observed(now()).map(|one| one.difference);
+        look(memory, context, parts);
+        let there = memory.tracker.observed(now()).map(|one| one.difference);
         left.extend(there.map(|now| ((now.kind, now.subject), now.grace)));
     }
     let mut rows: Vec<RepairRow> = due
@@ -81,8 +83,8 @@ pub(super) fn repair(
 }
 
 /// Mends the faults of these kinds that were seen last.
-pub(super) fn mend(context: &AuditContext, watch: &mut Watch, kinds: &BTreeSet<Kind>) {
-    let due: Vec<Observed> = watch
+pub(super) fn mend(context: &AuditContext, memory: &mut AuditMemory, kinds: &BTreeSet<Kind>) {
+    let due: Vec<Observed> = memory
         .tracker
         .observed(now())
         .filter(|one| one.state == State::Fault && kinds.contains(&one.difference.kind))
@@ -99,7 +101,7 @@ pub(super) fn mend(context: &AuditContext, watch: &mut Watch, kinds: &BTreeSet<K
         );
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
-    look(watch, context, parts);
+    look(memory, context, parts);
 }
 
 const PROXY_NONE: &str = "--proxy none: stale conntrack entries and affinity are left alone";
@@ -194,8 +196,9 @@ fn mend_servers(
             }
             let ((), found) =
                 scene.servers(context, &ledger, |servers, found| servers.look(**key, &there.items, found));
-            let called_for =
-                found.differences.into_iter().filter(|d| wanted.contains(&(d.kind, d.subject.clone())));
+            let is_wanted =
+                |difference: &Difference| wanted.contains(&(difference.kind, difference.subject.clone()));
+            let called_for = found.differences.into_iter().filter(is_wanted);
             let changes: Vec<Change> = called_for
                 .filter_map(|difference| match difference.mend {
                     Some(Mend::Ipvs(change)) => Some(change),
@@ -206,8 +209,8 @@ fn mend_servers(
             if let Some(failure) = applied.failure {
                 return Err(chain(failure));
             }
-            if let Some(ipvs::Outcome::Refused(errno)) =
-                applied.outcomes.iter().find(|outcome| matches!(outcome, ipvs::Outcome::Refused(_)))
+            if let Some(ipvs::ChangeOutcome::Refused(errno)) =
+                applied.outcomes.iter().find(|outcome| matches!(outcome, ipvs::ChangeOutcome::Refused(_)))
             {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 return Err(format!("{key}: the kernel refused a change: {error}"));

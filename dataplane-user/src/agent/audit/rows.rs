@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    super::watched::{Watch, now},
+    super::watched::{AuditMemory, now},
     look::look,
     read::AuditContext,
 };
@@ -20,11 +20,11 @@ use crate::{
 const LISTED: usize = 1_000;
 
 /// Looks at everything, and reports what is not as it should be. Blocking.
-pub(super) fn report(context: &AuditContext, watch: &mut Watch) -> AuditReport {
-    look(watch, context, Part::ALL);
+pub(super) fn report(context: &AuditContext, memory: &mut AuditMemory) -> AuditReport {
+    look(memory, context, Part::ALL);
     let at = now();
-    let observed: Vec<Observed> = watch.tracker.observed(at).collect();
-    let mut kinds: Vec<KindRow> = Kind::all().map(|kind| kind_row(watch, kind, at)).collect();
+    let observed: Vec<Observed> = memory.tracker.observed(at).collect();
+    let mut kinds: Vec<KindRow> = Kind::all().map(|kind| kind_row(memory, kind, at)).collect();
     for one in &observed {
         if let Some(row) = kinds.iter_mut().find(|row| row.kind == one.difference.kind) {
             *match one.state {
@@ -48,7 +48,7 @@ pub(super) fn report(context: &AuditContext, watch: &mut Watch) -> AuditReport {
     differences.sort_by_key(|row| (row.state, row.kind));
     AuditReport {
         node: context.sight.own_node.to_string(),
-        fault_after_seconds: watch.tracker.fault_after().as_secs_f64(),
+        fault_after_seconds: memory.tracker.fault_after().as_secs_f64(),
         faults: kinds.iter().map(|row| row.faults).sum(),
         kinds,
         differences,
@@ -56,16 +56,16 @@ pub(super) fn report(context: &AuditContext, watch: &mut Watch) -> AuditReport {
     }
 }
 
-fn kind_row(watch: &Watch, kind: Kind, at: Duration) -> KindRow {
-    let since = watch.tracker.watched(kind.part());
+fn kind_row(memory: &AuditMemory, kind: Kind, at: Duration) -> KindRow {
+    let since = memory.tracker.watched(kind.part());
     KindRow {
         kind,
-        not_looked_at: watch.not_looked_at.get(&kind).cloned(),
+        not_looked_at: memory.not_looked_at.get(&kind).cloned(),
         watched_seconds: since.map(|since| at.saturating_sub(since).as_secs()),
         faults: 0,
         new: 0,
         draining: 0,
-        not_listed: watch.tracker.left_out().get(&kind).copied().unwrap_or(0),
+        not_listed: memory.tracker.left_out().get(&kind).copied().unwrap_or(0),
     }
 }
 

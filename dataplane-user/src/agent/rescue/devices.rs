@@ -33,7 +33,8 @@ impl Devices {
                         Ok(LinkLayer::L3) => Some([0; 6]),
                         Err(_) => None,
                     };
-                    self.known = all.iter().filter_map(|d| Some((d.ifindex, address(d)?))).collect();
+                    let known = all.iter().filter_map(|device| Some((device.ifindex, address(device)?)));
+                    self.known = known.collect();
                 }
                 Err(error) => tracing::debug!(
                     event = "devices-not-listed",

@@ -11,7 +11,7 @@ use super::{
     devices::Devices,
     handed::{self, length},
     refuse::refuse,
-    waiting::Waiting,
+    waiting_packets::WaitingPackets,
 };
 use crate::{
     agent::{bell::Bell, rescue_state::RescueState, sight::Sight, world::World},
@@ -76,7 +76,7 @@ pub(super) struct Helper {
     mode: proxy::Mode,
     /// IPVS: the pairs whose connections find another destination.
     balanced: Arc<HashSet<Pair>>,
-    waiting: Waiting,
+    waiting: WaitingPackets,
     /// The conntrack socket failed.
     pub(super) broken: bool,
 }
@@ -87,7 +87,7 @@ impl Helper {
         // A request for an entry that cannot exist shows whether the kernel answers at all.
         let nobody = Addr::v4([0; 4]);
         conntrack.by_reply(&Tuple { src: nobody, dst: nobody, src_port: 0, dst_port: 0, protocol: 6 })?;
-        let own = OwnPackets::open().map_err(|e| anyhow::anyhow!("open a raw socket: {e}"))?;
+        let own = OwnPackets::open().map_err(|error| anyhow::anyhow!("open a raw socket: {error}"))?;
         let world = context.sight.world();
         let view = Arc::clone(&world.view);
         let addresses = Arc::clone(&world.addresses);
@@ -107,7 +107,7 @@ impl Helper {
             flagged_since: 0,
             mode: proxy::Mode::Nftables,
             balanced: Arc::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingPackets::default(),
             broken: false,
         })
     }
@@ -249,10 +249,10 @@ impl Helper {
         }
         let done = match way {
             Way::Device(ifindex, frame) => {
-                self.context.injector.inject(ifindex, &frame).map_err(|e| e.to_string())
+                self.context.injector.inject(ifindex, &frame).map_err(|error| error.to_string())
             }
             Way::Socket(..) if !self.context.state.own().may_send(&ends, now) => return Ok(Fate::Repeated),
-            Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|e| e.to_string()),
+            Way::Socket(packet, to) => self.own.send(&packet, to).map_err(|error| error.to_string()),
         };
         match done {
             Ok(()) if head.ingress_ifindex == 0 => Ok(self.own_fate(&ends)),
@@ -324,8 +324,8 @@ impl Helper {
                 return Err(Stop::Wait);
             }
         }
-        let kept_at = choice.kept_at.as_ref().filter(|_| self.mode != proxy::Mode::Ipvs);
-        match (kept_at, &mut self.sticky) {
+        let sticky_endpoint = choice.sticky_endpoint.as_ref().filter(|_| self.mode != proxy::Mode::Ipvs);
+        match (sticky_endpoint, &mut self.sticky) {
             (None, _) => {}
             (Some(_), Sticky::HandOn(_)) => return Err(Stop::HandOn),
             // Each pick of the hung endpoint renews the client's affinity to it.

@@ -25,13 +25,13 @@ use crate::{
     cluster::{ClusterView, NodeName},
     enforce::Now,
     flags::now,
-    source::{FileSource, Watch},
+    source::{FileSource, FileWatch},
 };
 
 /// A cluster file that was read once.
 pub(super) struct Followed {
     source: FileSource,
-    watch: Watch,
+    watch: FileWatch,
     /// The view that was read.
     pub(super) view: Arc<ClusterView>,
     pub(super) own_node: NodeName,
@@ -42,7 +42,7 @@ impl Followed {
     pub(super) fn first(path: PathBuf, settings: &Settings) -> anyhow::Result<Self> {
         let source = FileSource::new(path, settings.allow_empty);
         // The file is watched before it is read: a change in between is seen.
-        let watch = Watch::new(source.path());
+        let watch = FileWatch::new(source.path());
         let view = Arc::new(source.load()?);
         let local = local_addresses().context("list this machine's addresses")?;
         refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;

@@ -181,11 +181,11 @@ impl Rig {
         self.verdicts.inbox.settled().blocking_recv().unwrap();
     }
 
-    fn ask(&self, node: &str, change: Change) -> oneshot::Receiver<Outcome> {
+    fn ask(&self, node: &str, change: Change) -> oneshot::Receiver<RequestResult> {
         self.verdicts.inbox.ask(Command::Claim(node.into(), change)).unwrap()
     }
 
-    fn flag(&self, node: &str) -> oneshot::Receiver<Outcome> {
+    fn flag(&self, node: &str) -> oneshot::Receiver<RequestResult> {
         self.ask(node, Change::Raise { claim: claim(), force: false })
     }
 
@@ -390,7 +390,7 @@ fn what_is_to_be_saved_anew_is_saved_after_what_is_under_way() {
 
 /// The guard is restoring what has lapsed: the lease does not hold again because this process goes on.
 #[test]
-fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_taken_out() {
+fn a_lease_that_has_lapsed_is_renewed_only_where_nothing_is_drained() {
     let rig = Rig::new();
     let renewed = |wanted: bool| {
         let begun = rig.verdicts.beat.renewed();

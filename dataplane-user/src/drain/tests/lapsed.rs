@@ -34,7 +34,7 @@ fn once_it_has_lapsed_nothing_more_is_changed() {
 /// The agent had a change under way when it was stopped, and made it after the guard had restored: the ledger names the destination again,
 /// so that it is restored.
 #[test]
-fn a_change_that_is_made_late_is_put_back() {
+fn a_change_that_is_made_late_is_restored() {
     let mut late = 0;
     for stops in 0.. {
         let shared = shared(world());

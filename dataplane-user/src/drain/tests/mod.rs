@@ -221,7 +221,7 @@ fn destination(server: &VirtualServer, address: SocketAddr) -> Option<&Destinati
 }
 
 #[test]
-fn a_node_is_taken_out_and_put_back() {
+fn a_node_is_drained_and_restored() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[node(2)]);
     assert!(agent.run(200 * MS));

@@ -74,7 +74,7 @@ fn what_was_restored_is_dropped_from_the_ledger_in_the_end() {
 
 /// Where the disk is full nothing more is drained, and drained destinations are restored.
 #[test]
-fn a_full_disk_does_not_keep_weights_from_being_put_back() {
+fn a_full_disk_does_not_keep_weights_from_being_restored() {
     let shared = shared(world());
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     agent.live(Duration::from_secs(1));

@@ -34,7 +34,7 @@ fn is_out_within(time: Duration, urged: bool) -> bool {
 }
 
 #[test]
-fn a_new_service_is_taken_out_as_soon_as_a_packet_waits_for_it() {
+fn a_new_service_is_drained_as_soon_as_a_packet_waits_for_it() {
     assert!(is_out_within(10 * MS, true));
     assert!(!is_out_within(800 * MS, false), "else at the next reading of everything");
     assert!(is_out_within(Duration::from_millis(1_100), false));
@@ -85,7 +85,7 @@ fn many() -> Shared {
 }
 
 #[test]
-fn a_packet_does_not_wait_for_all_of_a_large_take_out() {
+fn a_packet_does_not_wait_for_all_of_a_large_drain() {
     let shared = many();
     let mut agent = Agent::new(&shared, &[Flagged { challenged: true, ..node(2) }]);
     assert!(agent.drive.round().is_ok());

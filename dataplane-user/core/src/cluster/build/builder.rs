@@ -209,15 +209,20 @@ impl Builder {
         }
         let id = self.owners.names.take(name.text());
         let by = By::Node.named(id);
-        let (mut was_valid, mut is_valid) = (false, false);
-        let (mut old, mut node, mut conflicts) = (None, None, Vec::new());
+        let mut was_valid = false;
+        let mut is_valid = false;
+        let mut old = None;
+        let mut node = None;
+        let mut conflicts = Vec::new();
         if let Some(last) = self.nodes.remove(name) {
             for (ip, _) in last.claims() {
                 self.owners.release(ip, by);
             }
             self.owners.names.give_back(id);
             was_valid = last.is_valid();
-            (old, node, conflicts) = (Some(last.object), last.node, last.conflicts);
+            old = Some(last.object);
+            node = last.node;
+            conflicts = last.conflicts;
         }
         match object {
             Some(object) => {
@@ -285,8 +290,8 @@ impl Builder {
         if is_same {
             return object;
         }
-        let (was_in, is_in) =
-            (known.map(|(_, service)| service), object.as_ref().map(|object| Arc::clone(&object.service)));
+        let was_in = known.map(|(_, service)| service);
+        let is_in = object.as_ref().map(|object| Arc::clone(&object.service));
         let slice = object.map(|object| Slice::new(object, &mut self.owners.names));
         let mut old = None;
         if let Some(service) = was_in.as_ref().filter(|service| is_in.as_ref() != Some(*service)) {

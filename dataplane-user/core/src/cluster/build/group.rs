@@ -15,9 +15,9 @@ use super::{
     },
     check::{Fault, service as check_service},
     names::{Marked, NameId},
-    owners::{Kind, Owner, Owners},
+    owners::{AddressOwner, Kind, Owners},
     reached::Reached,
-    slice::{Alike, Listed, Slice},
+    slice::{Alike, ListedEndpoint, Slice},
     values::check_address,
 };
 
@@ -31,12 +31,12 @@ pub(super) struct Group {
     pub(super) faults: Vec<Fault>,
     /// In the order of their names.
     slices: Vec<Slice>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: GroupResult,
 }
 
 /// The result for a Service and its slices.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct GroupResult {
     /// The Service. Its endpoints have their nodes' positions in the order of `placed`.
     pub(super) service: Option<Arc<Service>>,
     placed: u64,
@@ -45,7 +45,7 @@ pub(super) struct Outcome {
     pub(super) conflicts: Vec<Conflict>,
 }
 
-impl Outcome {
+impl GroupResult {
     /// Sets the endpoints' positions of nodes, in this order of nodes.
     pub(super) fn place(&mut self, order: u64, of: impl Fn(NameId) -> Option<NodeIx>) {
         let Some(service) = self.service.as_mut().filter(|_| self.placed != order) else { return };
@@ -66,8 +66,8 @@ impl Outcome {
             ties.flat_map(move |(endpoint, tie)| {
                 let is_shared = tie.mark() == Kind::Shared as u8;
                 let ports = service.ports.iter().enumerate().take(if is_shared { usize::MAX } else { 0 });
-                let ports = ports.filter_map(move |(p, port)| {
-                    Some(Scope::Port(service.target(p, endpoint)?, port.protocol))
+                let ports = ports.filter_map(move |(position, port)| {
+                    Some(Scope::Port(service.target(position, endpoint)?, port.protocol))
                 });
                 let scopes = (!is_shared).then_some(Scope::Address).into_iter().chain(ports);
                 scopes.map(move |scope| (tie.id(), Backend { address: endpoint.address, scope }))
@@ -80,7 +80,7 @@ impl Outcome {
     }
 }
 
-impl Outcome {
+impl GroupResult {
     /// Shares with the result before what is the same, so that followers that compare pointers need not look into it. Whether all is the same, conflicts apart.
     pub(super) fn follow(&mut self, before: &Self) -> bool {
         if !self.nodes().eq(before.nodes()) {
@@ -112,7 +112,7 @@ pub(super) struct Around<'a> {
 impl Group {
     /// A group without Service and slices, as yet.
     pub(super) fn new(id: NameId) -> Self {
-        Self { id, service: None, faults: Vec::new(), slices: Vec::new(), outcome: Outcome::default() }
+        Self { id, service: None, faults: Vec::new(), slices: Vec::new(), outcome: GroupResult::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -154,7 +154,7 @@ impl Group {
         self.slices.binary_search_by(|known| (*known.name).cmp(slice))
     }
 
-    fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+    fn listed(&self) -> impl Iterator<Item = ListedEndpoint<'_>> {
         self.slices.iter().flat_map(Slice::endpoints)
     }
 
@@ -178,8 +178,8 @@ impl Group {
     }
 
     /// Works out the result.
-    pub(super) fn evaluate(&self, around: &Around<'_>) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn evaluate(&self, around: &Around<'_>) -> GroupResult {
+        let mut outcome = GroupResult::default();
         let Some(object) = &self.service else { return outcome };
         let others = if self.faults.is_empty() { around.reached.faults(object) } else { Vec::new() };
         for (field, message) in self.faults.iter().cloned().chain(others) {
@@ -249,7 +249,7 @@ struct Endpoints<'a> {
 }
 
 impl Endpoints<'_> {
-    fn take(&mut self, object: &Listed<'_>) -> Vec<Fault> {
+    fn take(&mut self, object: &ListedEndpoint<'_>) -> Vec<Fault> {
         let mut faults = Vec::new();
         let address = object.address;
         if let Err(why) = check_address(address) {
@@ -269,11 +269,11 @@ impl Endpoints<'_> {
             more: self.more.of(more),
         };
         let sockets: Vec<(IpAddr, usize, u16)> = (0..self.service.ports.len())
-            .filter_map(|p| Some((address, p, self.service.target(p, &endpoint)?)))
+            .filter_map(|port| Some((address, port, self.service.target(port, &endpoint)?)))
             .collect();
-        if let Some((_, p, target)) = sockets.iter().find(|socket| self.sockets.contains(socket)) {
+        if let Some((_, port, target)) = sockets.iter().find(|socket| self.sockets.contains(socket)) {
             let socket = SocketAddr::new(address, *target);
-            let port = &self.service.ports[*p].name;
+            let port = &self.service.ports[*port].name;
             faults.push(("address".to_owned(), format!("{socket} stands there already for port `{port}`")));
             return faults;
         }
@@ -284,7 +284,7 @@ impl Endpoints<'_> {
     }
 
     /// The node on which an endpoint runs, and whether that node has the address too ([`Kind`]). `None`: the endpoint is tied to no node, and never cut.
-    fn tie(&self, object: &Listed<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
+    fn tie(&self, object: &ListedEndpoint<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
         let owners = self.around.owners;
         let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));
         let Some(node) = object.node else {
@@ -299,11 +299,11 @@ impl Endpoints<'_> {
             return None;
         }
         match owners.of(object.address)? {
-            Owner::Node { name, shared, withheld } => {
+            AddressOwner::Node { name, shared, withheld } => {
                 let kind = if shared { Kind::Shared } else { Kind::Pod };
                 (!withheld && name == node).then(|| kind.of(node))
             }
-            owner @ Owner::Disputed(..) => {
+            owner @ AddressOwner::Disputed(..) => {
                 fault("address", owners.dispute(owner, object.address)?);
                 None
             }

@@ -10,7 +10,7 @@ use super::{
     },
     check::{Fault, node as check_node},
     names::NameId,
-    owners::{Kind, Owner, Owners},
+    owners::{AddressOwner, Kind, Owners},
 };
 use crate::Family;
 
@@ -91,7 +91,8 @@ impl Found<'_> {
         let mut backends = BTreeSet::new();
         for (b, backend) in object.backends.iter().enumerate() {
             let field = format!("backends[{b}].address");
-            let Some(Owner::Node { shared, withheld, .. }) = self.owns(backend.address, field.clone()) else {
+            let Some(AddressOwner::Node { shared, withheld, .. }) = self.owns(backend.address, field.clone())
+            else {
                 continue;
             };
             if shared && backend.scope == Scope::Address {
@@ -122,7 +123,7 @@ impl Found<'_> {
     }
 
     /// The owner of the address, where that is this node.
-    fn owns(&mut self, ip: IpAddr, field: String) -> Option<Owner> {
+    fn owns(&mut self, ip: IpAddr, field: String) -> Option<AddressOwner> {
         let owner = self.owners.of(ip)?;
         match self.owners.dispute(owner, ip) {
             None => Some(owner),

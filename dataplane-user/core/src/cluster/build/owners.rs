@@ -57,7 +57,7 @@ impl Kind {
 
 /// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum AddressOwner {
     /// One node alone.
     Node {
         name: NameId,
@@ -90,7 +90,7 @@ pub(super) struct Owners {
     /// The other claims of an address that has several.
     others: HashMap<IpAddr, Vec<Claim>, RandomState>,
     /// Addresses that were claimed or released since the last [`Self::settle`], and their owners then.
-    touched: HashMap<IpAddr, Option<Owner>, RandomState>,
+    touched: HashMap<IpAddr, Option<AddressOwner>, RandomState>,
 }
 
 impl Owners {
@@ -136,13 +136,15 @@ impl Owners {
     }
 
     /// The owner of an address; `None` where no node claims it.
-    pub(super) fn of(&self, ip: IpAddr) -> Option<Owner> {
+    pub(super) fn of(&self, ip: IpAddr) -> Option<AddressOwner> {
         let claims = || self.claims(ip);
         let mut nodes = claims().filter_map(|claim| claim.of);
         let is_shared = |of: Marked| of.mark() == Kind::Shared as u8;
         let is_before = |one, other| self.names.text(one) < self.names.text(other);
         let of = nodes.next()?;
-        let (mut first, mut second, mut shared) = (of.id(), None, is_shared(of));
+        let mut first = of.id();
+        let mut second = None;
+        let mut shared = is_shared(of);
         for of in nodes {
             shared |= is_shared(of);
             // The first two by name, in whatever order they came.
@@ -154,17 +156,18 @@ impl Owners {
         }
         let withheld = claims().any(|claim| claim.of.is_none());
         Some(match second {
-            None => Owner::Node { name: first, shared, withheld },
-            Some(second) => Owner::Disputed(first, second),
+            None => AddressOwner::Node { name: first, shared, withheld },
+            Some(second) => AddressOwner::Disputed(first, second),
         })
     }
 
     /// The conflict's text where several nodes claim the address.
-    pub(super) fn dispute(&self, owner: Owner, ip: IpAddr) -> Option<String> {
+    pub(super) fn dispute(&self, owner: AddressOwner, ip: IpAddr) -> Option<String> {
         match owner {
-            Owner::Node { .. } => None,
-            Owner::Disputed(first, second) => {
-                let (first, second) = (self.names.text(first), self.names.text(second));
+            AddressOwner::Node { .. } => None,
+            AddressOwner::Disputed(first, second) => {
+                let first = self.names.text(first);
+                let second = self.names.text(second);
                 Some(format!("{ip} is claimed for `{first}` and for `{second}`, and counts for neither"))
             }
         }

@@ -69,7 +69,8 @@ impl Reached {
 
     /// Faults of ways that lead to the Service twice, or to another Service that comes before it.
     pub(super) fn faults(&self, service: &ServiceObject) -> Vec<Fault> {
-        let (mut faults, mut own) = (Vec::new(), HashSet::new());
+        let mut faults = Vec::new();
+        let mut own = HashSet::new();
         for (field, by) in ways(service) {
             let first = self.0.get(&by).and_then(|names| names.first());
             if !own.insert(by) {

@@ -43,7 +43,7 @@ struct Packed<A> {
 
 /// An endpoint as delivered ([`EndpointObject`]).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Listed<'a> {
+pub(super) struct ListedEndpoint<'a> {
     pub(super) address: IpAddr,
     pub(super) node: Option<NameId>,
     says: u32,
@@ -99,7 +99,7 @@ impl Slice {
     }
 
     /// The endpoints of the slice.
-    pub(super) fn endpoints(&self) -> impl ExactSizeIterator<Item = Listed<'_>> {
+    pub(super) fn endpoints(&self) -> impl ExactSizeIterator<Item = ListedEndpoint<'_>> {
         (0..self.len()).map(move |at| match &self.endpoints {
             Endpoints::V4(all) => self.listed(all[at].address.into(), all[at].node, all[at].says),
             Endpoints::Any(all) => self.listed(all[at].address, all[at].node, all[at].says),
@@ -113,9 +113,9 @@ impl Slice {
         }
     }
 
-    fn listed(&self, address: IpAddr, node: Option<NameId>, says: u32) -> Listed<'_> {
+    fn listed(&self, address: IpAddr, node: Option<NameId>, says: u32) -> ListedEndpoint<'_> {
         let more = (says >> BITS).checked_sub(1).and_then(|at| self.more.get(at as usize));
-        Listed { address, node, says: says & ((1 << BITS) - 1), more: more.map(|more| &**more) }
+        ListedEndpoint { address, node, says: says & ((1 << BITS) - 1), more: more.map(|more| &**more) }
     }
 
     /// Whether the slice is equal to this object, of the same Service.
@@ -136,7 +136,7 @@ impl Slice {
     }
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ListedEndpoint<'a> {
     /// Whether its source says that it shares its node's network.
     pub(super) const fn host_network(&self) -> bool {
         self.says & HOST_NETWORK != 0

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// One part of a DNS name: RFC 1123.
 fn is_label(label: &str) -> bool {
     !label.is_empty()
-        && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !label.starts_with('-')
         && !label.ends_with('-')
 }

@@ -71,7 +71,7 @@ impl Reader {
             addresses,
             zone: raw.zone.map(|zone| self.shared(&zone)),
             pool: raw.pool.map(|pool| self.shared(&pool)),
-            backends: backends.map(|(b, raw)| backend(n, b, &raw)).collect::<Result<_, _>>()?,
+            backends: backends.map(|(position, raw)| backend(n, position, &raw)).collect::<Result<_, _>>()?,
         })
     }
 
@@ -154,7 +154,7 @@ impl Reader {
         let (list, place) = match object {
             ObjectName::Node(name) => ("nodes", self.nodes.get(name).copied()),
             ObjectName::Service(name) | ObjectName::Slice(name) => {
-                ("services", self.services.get(name).map(|s| (*s, false)))
+                ("services", self.services.get(name).map(|position| (*position, false)))
             }
         };
         let Some((at, short)) = place else { return list.to_owned() };
@@ -180,10 +180,10 @@ fn cluster_ips(listed: Vec<ClusterIp>, s: usize) -> Result<Vec<IpAddr>, Refused>
     if let [ClusterIp(None)] = listed[..] {
         return Ok(Vec::new());
     }
-    let ip = |(i, ip): (usize, ClusterIp)| {
+    let ip = |(position, ip): (usize, ClusterIp)| {
         ip.0.ok_or_else(|| {
             let message = "`None` stands beside others: expected it alone, or addresses";
-            Refused::new(format!("services[{s}].clusterIPs[{i}]"), message)
+            Refused::new(format!("services[{s}].clusterIPs[{position}]"), message)
         })
     };
     listed.into_iter().enumerate().map(ip).collect()

@@ -35,11 +35,12 @@ pub fn parse(text: &str, allow_empty: bool) -> Result<ClusterView, Problem> {
     let services = raw.services.map(|services| services.ok_or(Problem::NoServices)).transpose()?;
     let refused = |refused: Refused| invalid(text, &refused.field, &refused.message);
     let mut reader = Reader::default();
-    let nodes = nodes.into_iter().enumerate().map(|(n, node)| reader.node(n, node));
+    let nodes = nodes.into_iter().enumerate().map(|(position, node)| reader.node(position, node));
     let nodes: Vec<_> = nodes.collect::<Result<_, _>>().map_err(refused)?;
     let services = services
         .map(|services| {
-            let services = services.into_iter().enumerate().map(|(s, service)| reader.service(s, service));
+            let services = services.into_iter().enumerate();
+            let services = services.map(|(position, service)| reader.service(position, service));
             services.collect::<Result<Vec<_>, _>>()
         })
         .transpose()

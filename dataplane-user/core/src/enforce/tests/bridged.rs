@@ -88,7 +88,7 @@ fn a_claim_that_enforces_nothing_renews_no_cut() {
         rig.raise("b", claim(ClaimSource::Hung), false);
         rig.raise("b", lasting(ClaimSource::Cli, 5), false);
         if limited {
-            rig.saved.released.push((LimitScope::Whole, rig.now.boot));
+            rig.saved.withheld.push((LimitScope::Whole, rig.now.boot));
         }
         let mut rig = Rig::over(rig.maps, rig.saved, settings, rig.now.mono + 2 * SECOND);
         rig.run();

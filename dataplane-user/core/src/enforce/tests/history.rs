@@ -346,8 +346,8 @@ impl History {
         }
         let withheld = self.rig.world().withheld.iter();
         let withheld: BTreeMap<_, _> = withheld.map(|row| (row.scope.clone(), row.since)).collect();
-        if withheld != self.oracle.kept.released {
-            self.fail(&format!("{withheld:?} are shown as withheld, not {:?}", self.oracle.kept.released));
+        if withheld != self.oracle.kept.withheld {
+            self.fail(&format!("{withheld:?} are shown as withheld, not {:?}", self.oracle.kept.withheld));
         }
     }
 
@@ -385,14 +385,14 @@ impl History {
             .iter()
             .map(|(node, claim)| ((node.clone(), claim.source.clone()), (claim.raised, claim.ends)));
         let claims: BTreeMap<_, _> = claims.collect();
-        let released: BTreeMap<_, _> = saved.released.iter().cloned().collect();
+        let withheld: BTreeMap<_, _> = saved.withheld.iter().cloned().collect();
         let gone =
             saved.gone.iter().map(|(node, source, first)| ((node.clone(), source.clone()), first.raised));
         let gone: BTreeMap<_, _> = gone.collect();
         let own = &self.oracle.saved;
         let own_claims: BTreeMap<_, _> =
             own.claims.iter().map(|(key, held)| (key.clone(), (held.raised, held.ends))).collect();
-        if claims != own_claims || released != own.released || gone != own.gone {
+        if claims != own_claims || withheld != own.withheld || gone != own.gone {
             self.fail(&format!("{saved:?} is saved, not {own:?}"));
         }
     }

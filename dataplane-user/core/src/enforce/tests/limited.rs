@@ -209,7 +209,7 @@ fn who_is_not_in_the_view_does_not_count() {
 
 /// The five minutes are remembered over a take-over.
 #[test]
-fn a_take_over_remembers_what_was_released() {
+fn a_take_over_remembers_what_was_withheld() {
     let mut rig = rig();
     for node in ["e", "f", "g", "h", "i"] {
         detect(&mut rig, node);

@@ -9,8 +9,8 @@ use super::model::OWN;
 use crate::{
     cluster::NodeName,
     enforce::{
-        Auto, Change, ClaimSource, EnforcerSettings, Input, LimitScope, Member, NewClaim, Now, Outcome,
-        Refusal, Standing,
+        Auto, Change, ClaimSource, EnforcerSettings, Input, LimitScope, Member, NewClaim, Now, Refusal,
+        RequestResult, Standing,
     },
     plan::Mode,
 };
@@ -43,7 +43,7 @@ type Key = (NodeName, ClaimSource);
 pub(super) struct OnDisk {
     pub(super) claims: BTreeMap<Key, Held>,
     /// Since when automatic claims of a scope are withheld.
-    pub(super) released: BTreeMap<LimitScope, Duration>,
+    pub(super) withheld: BTreeMap<LimitScope, Duration>,
     /// When claims were first raised that were withheld and are gone.
     pub(super) gone: BTreeMap<Key, Duration>,
 }
@@ -222,18 +222,18 @@ impl Oracle {
     /// Scopes that withhold automatic claims on the node that were raised then; of a node that nobody knows any scope.
     fn withheld(&self, node: &NodeName, raised: Duration, members: &Members, now: Now) -> Vec<LimitScope> {
         let holds = |scope: &LimitScope| {
-            let at = self.kept.released.get(scope);
+            let at = self.kept.withheld.get(scope);
             at.is_some_and(|at| raised <= *at && now.boot < *at + WITHHELD)
         };
         let scopes: Vec<LimitScope> = match members.get(node) {
             Some(member) => member.scopes().collect(),
-            None => self.kept.released.keys().cloned().collect(),
+            None => self.kept.withheld.keys().cloned().collect(),
         };
         scopes.into_iter().filter(holds).collect()
     }
 
     /// The Enforcer answered a hand-over; when it was asked for, where what was saved is another agent's since.
-    pub(super) fn handed_over(&mut self, ticket: u64, answer: &Outcome) -> Option<u64> {
+    pub(super) fn handed_over(&mut self, ticket: u64, answer: &RequestResult) -> Option<u64> {
         let asked = self.handing_over.remove(&ticket).filter(|_| answer.is_ok());
         self.given += u32::from(asked.is_some());
         asked
@@ -241,7 +241,7 @@ impl Oracle {
 
     /// The Enforcer answered a request. Where the verdict could not be written, what was held before is held again, but for a claim
     /// that somebody changed since.
-    pub(super) fn answered(&mut self, ticket: u64, answer: &Outcome, members: &Members, now: Now) {
+    pub(super) fn answered(&mut self, ticket: u64, answer: &RequestResult, members: &Members, now: Now) {
         let Some((key, before, raised)) = self.asked.remove(&ticket) else { return };
         let refused = matches!(answer, Err(Refusal::NotWritten(_) | Refusal::NotExempt { .. }));
         if refused && raised.is_some_and(|raised| self.kept.claims.get(&key) == Some(&raised)) {
@@ -261,13 +261,13 @@ impl Oracle {
     /// Checks all scopes against their limits. `members`: those of the view that holds now.
     pub(super) fn evaluate(&mut self, members: &Members, now: Now) {
         let mut scopes: Vec<LimitScope> = members.values().flat_map(Member::scopes).collect();
-        scopes.extend(self.kept.released.keys().cloned());
+        scopes.extend(self.kept.withheld.keys().cloned());
         scopes.sort();
         scopes.dedup();
         for scope in scopes {
-            let since = self.kept.released.get(&scope).copied().filter(|at| now.boot < *at + WITHHELD);
+            let since = self.kept.withheld.get(&scope).copied().filter(|at| now.boot < *at + WITHHELD);
             if since.is_none() {
-                self.kept.released.remove(&scope);
+                self.kept.withheld.remove(&scope);
             }
             let (mut nodes, mut counted, mut automatic) = (0, 0, 0);
             for (name, _) in members.iter().filter(|(_, member)| member.scopes().any(|its| its == scope)) {
@@ -283,11 +283,11 @@ impl Oracle {
             }
             let allowed = (nodes * self.settings.limit.part / self.settings.limit.of).max(1);
             if automatic > 0 && counted > allowed {
-                self.kept.released.insert(scope, now.boot);
+                self.kept.withheld.insert(scope, now.boot);
                 self.exceeded += 1;
             }
         }
-        if self.kept.released.is_empty() {
+        if self.kept.withheld.is_empty() {
             self.kept.gone.clear();
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     cluster::{ClusterView, Node},
     enforce::{
         Auto, Change, ClaimSource, Enforcer, EnforcerSettings, Epoch, Event, InMaps, Input, NewClaim,
-        NewView, Now, Outcome, Output, Saved, Share, TablesPlan, Ticket, ToSave, World,
+        NewView, Now, Output, RequestResult, Saved, Share, TablesPlan, Ticket, ToSave, World,
     },
     plan::{self, LeftOut, Mode, Policy, Step},
     proxy::Replacement,
@@ -57,7 +57,7 @@ pub(super) struct Rig {
     /// Whether it is saved at once.
     pub(super) saves: bool,
     pub(super) saved: Saved,
-    pub(super) answers: BTreeMap<u64, Outcome>,
+    pub(super) answers: BTreeMap<u64, RequestResult>,
     pub(super) events: Vec<Event>,
     pub(super) world: Option<Arc<World>>,
     pub(super) lease: Option<u64>,
@@ -398,13 +398,13 @@ impl Rig {
     }
 
     /// An operator flags a node.
-    pub(super) fn flag(&mut self, node: &str) -> Outcome {
+    pub(super) fn flag(&mut self, node: &str) -> RequestResult {
         let ticket = self.raise(node, claim(ClaimSource::Cli), false);
         self.answers.remove(&ticket).expect("an answer")
     }
 
     /// An operator takes the flag back.
-    pub(super) fn unflag(&mut self, node: &str) -> Outcome {
+    pub(super) fn unflag(&mut self, node: &str) -> RequestResult {
         let ticket = self.ask(node, Change::Withdraw(ClaimSource::Cli));
         self.answers.remove(&ticket).expect("an answer")
     }

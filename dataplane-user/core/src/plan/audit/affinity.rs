@@ -1,5 +1,5 @@
-//! Service affinity where kube-proxy forwards by nftables or iptables: the clients that it still keeps at a backend of a flagged node. The clients that IPVS
-//! keeps are found by its destinations ([`super::Servers::look_at_templates`]).
+//! Service affinity where kube-proxy forwards by nftables or iptables: the clients that still stick to a backend of a flagged node. The clients of IPVS
+//! are found by its destinations ([`super::Servers::look_at_templates`]).
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Client, Difference, Found, Grace, Kind, Mend, Subject, flagged::flagged_backends};
@@ -9,7 +9,7 @@ use crate::{
     proxy::{Endpoint, endpoints},
 };
 
-/// Finds clients that are kept where they should not be.
+/// Finds clients that stick to an endpoint to which they should not.
 #[derive(Debug)]
 pub struct Affinities<'a> {
     view: &'a ClusterView,
@@ -28,7 +28,7 @@ impl<'a> Affinities<'a> {
         self.flagged.is_empty()
     }
 
-    /// Whether no client is to be kept at this endpoint.
+    /// Whether no client may stick to this endpoint.
     pub fn contains(&self, protocol: Protocol, socket: SocketAddr) -> bool {
         self.node(protocol, socket).is_some()
     }
@@ -41,7 +41,7 @@ impl<'a> Affinities<'a> {
         })
     }
 
-    /// Reports a client that is kept at an endpoint where no client is to be kept.
+    /// Reports a client that sticks to an endpoint to which no client may stick.
     pub fn look(&self, endpoint: &Endpoint<'_>, client: IpAddr, out: &mut Found) {
         let Some(node) = self.node(endpoint.protocol, endpoint.socket) else { return };
         out.add(Kind::FlaggedAffinity, || {
@@ -50,7 +50,7 @@ impl<'a> Affinities<'a> {
                 kind: Kind::FlaggedAffinity,
                 service: Some(client.service()),
                 subject: Subject::Client(client),
-                detail: format!("is kept at node {node}, which is flagged"),
+                detail: format!("sticks to node {node}, which is flagged"),
                 grace: Grace::Sync,
                 mend: self.deletes.then_some(Mend::ForgetClient),
             }

@@ -23,7 +23,7 @@ impl Client {
         Self { address, service: service.into(), port: port.into(), protocol, socket }
     }
 
-    /// The endpoint at which the client is kept.
+    /// The endpoint to which the client sticks.
     pub fn endpoint(&self) -> Endpoint<'_> {
         let Self { service, port, protocol, socket, .. } = self;
         Endpoint { service, port, protocol: *protocol, socket: *socket }

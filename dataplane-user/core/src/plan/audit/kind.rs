@@ -99,7 +99,7 @@ impl Kind {
             Self::FlaggedDestination => {
                 "A real server on a flagged node that still gets connections, or has some"
             }
-            Self::StaleUdp => "A UDP flow of a Service that is pinned to what is none of its endpoints",
+            Self::StaleUdp => "A UDP flow of a Service whose backend is none of the Service's endpoints",
             Self::FlaggedFlow => "A translated flow to a flagged node",
             Self::KubeProxyStale => "kube-proxy was asked for a sync, and none has succeeded for two minutes",
             Self::FlaggedAffinity => "A client that Service affinity keeps at a backend of a flagged node",

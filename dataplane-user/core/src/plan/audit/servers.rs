@@ -10,7 +10,7 @@ use crate::{
     cluster::{Backends, ClusterView, Endpoint, Family, NodeSet, Protocol as Transport},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair},
-    plan::{Place, Proxy},
+    plan::{Proxy, ServicePortRef},
 };
 
 /// What is known of the cluster, beside the tables.
@@ -95,7 +95,7 @@ impl<'a> Servers<'a> {
 
     /// To be called when all virtual servers were compared: finds those that are missing.
     pub fn finish(&self, out: &mut Found) {
-        let mut missing: Vec<(SocketAddr, Transport, Place)> = self
+        let mut missing: Vec<(SocketAddr, Transport, ServicePortRef)> = self
             .addresses
             .places()
             .filter(|(key, _)| !self.seen.contains(*key))
@@ -137,12 +137,21 @@ impl<'a> Servers<'a> {
     }
 
     /// Reports a destination that kube-proxy would not have there.
-    fn stale(&self, pair: Pair, found: &Destination, place: Place, protocol: Protocol, out: &mut Found) {
+    fn stale(
+        &self,
+        pair: Pair,
+        found: &Destination,
+        place: ServicePortRef,
+        protocol: Protocol,
+        out: &mut Found,
+    ) {
         let service = self.addresses.service(place);
         let port = place.port as usize;
-        let listed = service.endpoints.iter().any(|e| service.socket(port, e) == Some(pair.destination));
+        let listed =
+            service.endpoints.iter().any(|endpoint| service.socket(port, endpoint) == Some(pair.destination));
         // `IsRsGracefulTerminationNeeded` (pkg/proxy/ipvs/util): UDP and SCTP go at once. Templates do not count (`deleteRsFunc`).
-        let (graceful, connections) = (protocol == Protocol::TCP, found.active + found.inactive);
+        let graceful = protocol == Protocol::TCP;
+        let connections = found.active + found.inactive;
         let (grace, mend) = match (found.weight, connections) {
             (0, 1..) if graceful => (Grace::Draining, None),
             (0, _) if graceful => (Grace::Termination, Some(delete(&pair))),
@@ -163,7 +172,7 @@ impl<'a> Servers<'a> {
     }
 
     /// Reports a destination of weight 0 that kube-proxy would use.
-    fn stray(&self, pair: Pair, found: &Destination, place: Place, out: &mut Found) {
+    fn stray(&self, pair: Pair, found: &Destination, place: ServicePortRef, out: &mut Found) {
         let entry = self.cluster.ledger.get(&pair);
         if entry.is_some_and(|entry| self.is_out(&entry.node)) {
             return;
@@ -187,7 +196,7 @@ impl<'a> Servers<'a> {
         });
     }
 
-    fn missing(&self, pair: Pair, place: Place, out: &mut Found) {
+    fn missing(&self, pair: Pair, place: ServicePortRef, out: &mut Found) {
         let entry = self.cluster.ledger.get(&pair);
         if entry.is_some_and(|entry| self.is_out(&entry.node)) {
             return;

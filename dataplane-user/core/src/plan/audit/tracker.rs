@@ -73,7 +73,7 @@ impl Tracker {
         self.left_out.extend(found.left_out());
         for difference in found.differences {
             let key = (difference.kind, difference.subject.clone());
-            // A listing that the kernel broke off has some entries twice. The entries from before were taken out above.
+            // A listing that the kernel broke off has some entries twice. The entries from before were removed above.
             if self.entries.contains_key(&key) {
                 continue;
             }

@@ -47,7 +47,8 @@ impl WantedDestinations {
         let family = Family::of(address.ip());
         let services = self.view.services.as_deref()?;
         let place = self.addresses.at(services, address, protocol)?;
-        let (service, port) = (services.get(place.service as usize)?, place.port as usize);
+        let service = services.get(place.service as usize)?;
+        let port = place.port as usize;
         let target = Target { service, port, family, policy: place.policy };
         let used = usable(&target, &Proxy::of(&self.view, &self.node, Mode::Ipvs), |_| true);
         let is = |endpoint| service.socket(port, endpoint) == Some(pair.destination);

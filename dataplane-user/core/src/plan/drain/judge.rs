@@ -16,10 +16,12 @@ impl Drain {
     /// Whether destinations of the service may be drained: it has others to send flows to. Where it has none, it is noted as exempt.
     pub(super) fn may_take(&mut self, key: ServiceKey, found: &[Destination], now: Duration) -> bool {
         let pair = |destination: &Destination| Pair { service: key, destination: destination.address };
-        let flagged: BTreeSet<usize> = found.iter().filter_map(|d| self.node_of(&pair(d))).collect();
-        let others = || found.iter().filter(|d| self.node_of(&pair(d)).is_none());
-        let usable =
-            others().any(|d| d.weight > 0 || self.returns(&pair(d), true)) || self.comes_back(key, found);
+        let flagged: BTreeSet<usize> =
+            found.iter().filter_map(|destination| self.node_of(&pair(destination))).collect();
+        let others = || found.iter().filter(|destination| self.node_of(&pair(destination)).is_none());
+        let takes =
+            |destination: &Destination| destination.weight > 0 || self.returns(&pair(destination), true);
+        let usable = others().any(takes) || self.comes_back(key, found);
         if usable {
             match self.exempt.get(&key) {
                 Some(exempt) if exempt.last + SETTLED > now => return false,
@@ -54,7 +56,7 @@ impl Drain {
 
     /// Whether a destination that is not among `found`, all of a service, is being restored.
     pub(super) fn comes_back(&self, key: ServiceKey, found: &[Destination]) -> bool {
-        let absent = |destination: &SocketAddr| !found.iter().any(|d| d.address == *destination);
+        let absent = |address: &SocketAddr| !found.iter().any(|destination| destination.address == *address);
         let pairs = self.pairs_of(key).into_iter().filter(absent);
         let mut pairs = pairs.map(|destination| Pair { service: key, destination });
         pairs.any(|pair| self.node_of(&pair).is_none() && self.returns(&pair, false))

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use super::{Act, Drain, Kind, REFUSED, SOON, WATCHED, owned::Step};
 use crate::{
-    ipvs::Outcome,
+    ipvs::ChangeOutcome,
     ledger::{Phase, Record},
 };
 
 impl Drain {
     /// Takes the outcome of an act. Returns what must be written to the ledger now.
-    pub fn done(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
+    pub fn done(&mut self, act: &Act, outcome: ChangeOutcome, now: Duration) -> Option<Record> {
         let pair = act.pair;
         match act.kind {
             Kind::Remove => {
@@ -22,8 +22,8 @@ impl Drain {
         let forgotten = matches!(
             (act.kind, outcome),
             (Kind::Forget, _)
-                | (_, Outcome::NoService | Outcome::NoDestination)
-                | (Kind::Restore, Outcome::Done)
+                | (_, ChangeOutcome::NoService | ChangeOutcome::NoDestination)
+                | (Kind::Restore, ChangeOutcome::Done)
         );
         if forgotten {
             // Others removed the destination, or it is restored.
@@ -31,7 +31,7 @@ impl Drain {
                 self.watched.insert(pair.service, now + WATCHED);
             }
             let owned = self.owned.remove(&pair)?;
-            if act.kind == Kind::Restore && outcome == Outcome::Done {
+            if act.kind == Kind::Restore && outcome == ChangeOutcome::Done {
                 self.remember_raised(pair, owned, now);
             }
             return Some(Record::Drop(pair));
@@ -39,17 +39,19 @@ impl Drain {
         let owned = self.owned.get_mut(&pair)?;
         match (act.kind, outcome) {
             (Kind::Note, _) => None,
-            (Kind::Lower, Outcome::Done) => {
-                (owned.problem, owned.due, owned.since) = (None, now, Some(now));
+            (Kind::Lower, ChangeOutcome::Done) => {
+                owned.problem = None;
+                owned.due = now;
+                owned.since = Some(now);
                 None
             }
-            (Kind::Delete, Outcome::Done | Outcome::Unknown) => {
+            (Kind::Delete, ChangeOutcome::Done | ChangeOutcome::Unknown) => {
                 owned.problem = None;
                 owned.step = Step::Flushing { since: now };
                 owned.due = now + owned.shortest_wait();
                 None
             }
-            (Kind::Bury, Outcome::Done) => {
+            (Kind::Bury, ChangeOutcome::Done) => {
                 owned.problem = None;
                 owned.entry.phase = Phase::Tombstone;
                 owned.step = Step::Resting;
@@ -57,11 +59,11 @@ impl Drain {
                 Some(Record::Phase(pair, Phase::Tombstone))
             }
             // Somebody else added the destination: the next reading says how.
-            (_, Outcome::Exists) => {
+            (_, ChangeOutcome::Exists) => {
                 owned.due = now;
                 None
             }
-            (_, Outcome::Refused(errno)) => {
+            (_, ChangeOutcome::Refused(errno)) => {
                 let error = std::io::Error::from_raw_os_error(errno);
                 owned.problem = Some(format!("the kernel refused to change it: {error}"));
                 owned.due = now + REFUSED;

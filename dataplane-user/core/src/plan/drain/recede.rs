@@ -10,7 +10,7 @@ use super::{
     unsure::is_drained,
 };
 use crate::{
-    ipvs::{Change, Destination, Outcome, ServiceKey},
+    ipvs::{Change, ChangeOutcome, Destination, ServiceKey},
     ledger::{Entry, Pair, Phase, Record},
 };
 
@@ -22,7 +22,9 @@ fn drained_by_kube_proxy(raised: &Raised, original: &Destination, now: Duration)
     let entry = Entry { node: raised.node.clone(), phase: Phase::Lowered, original: original.clone() };
     let mut owned = Owned::new(entry, Step::Lowering);
     owned.heed(Some(raised.left.map_or(Endpoint::Used, |(endpoint, _)| endpoint)));
-    (owned.noted, owned.since, owned.due) = (owned.left, Some(now), now + SOON);
+    owned.noted = owned.left;
+    owned.since = Some(now);
+    owned.due = now + SOON;
     owned
 }
 
@@ -112,14 +114,14 @@ impl Drain {
     }
 
     /// Takes the outcome of setting the weight to 0 again. Only once that is done, the destination is ours.
-    pub(super) fn receded(&mut self, act: &Act, outcome: Outcome, now: Duration) -> Option<Record> {
+    pub(super) fn receded(&mut self, act: &Act, outcome: ChangeOutcome, now: Duration) -> Option<Record> {
         let pair = act.pair;
         let Some(raised) = self.raised.get(&pair).filter(|_| !self.owned.contains_key(&pair)) else {
             // The destination became ours in another way meanwhile, and the ledger says how; or the view does not know it any more.
             return (!self.owned.contains_key(&pair)).then_some(Record::Drop(pair));
         };
         match (outcome, &act.change) {
-            (Outcome::Done, Some(Change::SetDestination(_, lowered))) => {
+            (ChangeOutcome::Done, Some(Change::SetDestination(_, lowered))) => {
                 let original = Destination { weight: raised.weight, ..without_counters(lowered) };
                 let owned = drained_by_kube_proxy(raised, &original, now);
                 self.owned.insert(pair, owned);
@@ -146,10 +148,10 @@ impl Drain {
     }
 
     /// Takes the outcome of removing a destination.
-    pub(super) fn removed(&mut self, pair: &Pair, outcome: Outcome, now: Duration) {
+    pub(super) fn removed(&mut self, pair: &Pair, outcome: ChangeOutcome, now: Duration) {
         match outcome {
-            Outcome::Refused(_) => self.look_later(pair, now + REFUSED),
-            Outcome::Unknown => self.look_later(pair, now + SOON),
+            ChangeOutcome::Refused(_) => self.look_later(pair, now + REFUSED),
+            ChangeOutcome::Unknown => self.look_later(pair, now + SOON),
             _ => drop(self.raised.remove(pair)),
         }
     }

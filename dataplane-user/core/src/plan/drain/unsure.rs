@@ -62,8 +62,11 @@ impl Drain {
         if !found.iter().any(|destination| is_unsure(&destination)) {
             return false;
         }
-        let mut others = found.iter().filter(|d| !is_unsure(d)).filter(|d| self.node_of(&pair(d)).is_none());
-        others.any(|d| d.weight > 0 || self.returns(&pair(d), true)) || self.comes_back(key, found)
+        let is_of_other_node = |destination: &&Destination| self.node_of(&pair(destination)).is_none();
+        let takes =
+            |destination: &Destination| destination.weight > 0 || self.returns(&pair(destination), true);
+        let sure = found.iter().filter(|destination| !is_unsure(destination));
+        sure.filter(is_of_other_node).any(takes) || self.comes_back(key, found)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
         Dataplane, NodeWriter, Options,
         netlink::{Netlink, Request},
     },
-    ipvs::{BadName, Change, Destination, Ipvs, Outcome, Protocol, Service, ServiceKey},
+    ipvs::{BadName, Change, ChangeOutcome, Destination, Ipvs, Protocol, Service, ServiceKey},
     netlink::{nest, put, put_text},
 };
 
@@ -167,7 +167,7 @@ fn virtual_server() -> Result<(), String> {
     if let Some(failure) = applied.failure {
         return Err(format!("make a virtual server: {failure}"));
     }
-    match applied.outcomes.iter().find(|outcome| **outcome != Outcome::Done) {
+    match applied.outcomes.iter().find(|outcome| **outcome != ChangeOutcome::Done) {
         Some(outcome) => Err(format!("make a virtual server: {outcome:?}")),
         None => Ok(()),
     }

@@ -50,7 +50,7 @@ fn found(flagged: &[&str], deletes: bool, at: &Endpoint<'_>, clients: &[&str]) -
 }
 
 #[test]
-fn clients_that_are_kept_at_flagged_nodes_are_found_but_for_what_is_exempt() {
+fn clients_that_stick_to_flagged_nodes_are_found_but_for_what_is_exempt() {
     for (flagged, at, is_found) in [
         (&["b"][..], endpoint("default/web", "http", "10.1.2.1:8080"), true),
         (&["b"], endpoint("default/web", "dns", "10.1.2.1:53"), true),
@@ -81,7 +81,7 @@ fn each_client_is_one_and_all_of_an_endpoint_go_together() {
     for difference in &both.differences {
         assert_eq!(difference.mend, Some(Mend::ForgetClient));
         assert_eq!(difference.service.as_deref(), Some("default/web:http"));
-        assert_eq!(difference.detail, "is kept at node b, which is flagged");
+        assert_eq!(difference.detail, "sticks to node b, which is flagged");
         let Subject::Client(client) = &difference.subject else { panic!("{difference:?}") };
         assert_eq!(client.endpoint(), at);
     }

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The folder is watched, not the file. A watch on the file itself would stay with the old file after a rename over it, or after the swap
 /// of the `..data` link by which the kubelet updates a ConfigMap.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FileWatch {
     path: PathBuf,
     stamp: Option<Stamp>,
     /// The time from which on the file counts as changed even if it did not change.
@@ -35,7 +35,7 @@ pub struct Watch {
     pub degraded: Option<String>,
 }
 
-impl Watch {
+impl FileWatch {
     /// Watches the folder of `path`, and the folder of the file it links to.
     pub fn new(path: &Path) -> Self {
         // One slot is enough, since an event says only that the file must be checked.

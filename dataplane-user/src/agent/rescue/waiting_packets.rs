@@ -15,7 +15,7 @@ const AGAIN_NS: u64 = 20_000_000;
 
 /// The packets that wait.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingPackets {
     packets: Vec<(RescueHead, Vec<u8>)>,
     /// The balanced pairs that were known when the packets were last looked at.
     known: Arc<HashSet<Pair>>,
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
     looked: u64,
 }
 
-impl Waiting {
+impl WaitingPackets {
     /// Lets a packet wait; `false` where there is no room, or the packet has waited long enough.
     pub(super) fn put(&mut self, head: &RescueHead, frame: &[u8], now: u64) -> bool {
         let young = now.saturating_sub(head.time_ns) < LONGEST_NS;
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn they_are_looked_at_when_something_is_new_and_now_and_then() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingPackets::default();
         let mut known = Arc::new(HashSet::new());
         assert!(waiting.due(0, &known).is_empty() && waiting.is_empty());
         assert!(waiting.put(&head(0), &[7], 5));
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn neither_too_long_nor_too_many() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingPackets::default();
         assert!(!waiting.put(&head(0), &[], LONGEST_NS));
         assert!((0..MOST).all(|_| waiting.put(&head(0), &[], 1)));
         assert!(!waiting.put(&head(0), &[], 1));
