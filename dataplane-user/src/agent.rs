@@ -64,7 +64,7 @@ mod world;
 mod writer;
 
 pub use lock::{Lock, LockError, own_folder};
-pub use logging::Logging;
+pub use logging::{FilterError, Logging};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::run;
 pub use settings::{AuditSettings, InterfaceChoice, Settings};

@@ -52,7 +52,12 @@ pub(super) fn log_level(
     if let Some(level) = level {
         let asked = asked_now(by.clone());
         let tell = || {
-            tracing::info!(event = "log-level-set", filter = level, by, "what is logged is set by a command");
+            tracing::info!(
+                event = "log-level-set",
+                filter = level,
+                by,
+                "a command set the filter of the log"
+            );
         };
         log.set(&level, asked, tell)?;
     }

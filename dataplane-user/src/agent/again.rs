@@ -107,7 +107,7 @@ impl Again {
             tracing::debug!(
                 event = "affinity-not-deleted",
                 error,
-                "clients that stick to flagged nodes were not deleted; tried again"
+                "affinity of clients to flagged nodes could not be deleted; the agent tries again"
             );
         }
         // Counted before the listing: an entry that is made meanwhile may lie in a part that was listed already.
@@ -127,7 +127,7 @@ impl Again {
             Err(error) => tracing::debug!(
                 event = "stale-flows-not-deleted",
                 error,
-                "new stale flows were not deleted; tried again"
+                "new stale flows could not be deleted; the agent tries again"
             ),
         }
     }

@@ -23,7 +23,7 @@ pub(super) async fn follow(
                 index = event.node,
                 ifindex = event.ifindex,
                 reason = event.reason,
-                "cut (a sample)"
+                "a packet met the cut (a sample)"
             );
             continue;
         }

@@ -128,7 +128,7 @@ impl Builder {
                 tracing::warn!(
                     event = "nodes-without-place",
                     nodes = waiting,
-                    "no place in the maps yet, until those of nodes that left are free"
+                    "these nodes have no place in the maps until places of nodes that left are free"
                 );
             }
             self.places_wait = waiting > 0;

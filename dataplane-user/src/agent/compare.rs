@@ -88,7 +88,7 @@ impl Comparing {
                 tracing::warn!(
                     event = "compare-failed",
                     error,
-                    "the maps could not be compared; tried again"
+                    "the maps could not be compared; the agent tries again"
                 );
                 self.row.error = Some(error);
                 self.going = None;
@@ -140,7 +140,7 @@ impl Comparing {
                 event = "verdicts-differed",
                 nodes = ?differing.nodes,
                 ports = ?differing.ports,
-                "verdicts were not as they were written; written again"
+                "verdicts were not as they were written; the agent writes them again"
             );
             self.row.differed += differing.len() as u64;
             self.inbox.tell(found(nodes, exempt));

@@ -168,7 +168,7 @@ impl Work {
             tracing::error!(
                 event = "ipvs-drain-failed",
                 problem = new,
-                "IPVS: flagged nodes are not drained, or not restored; tried again"
+                "flagged nodes are not drained from IPVS, or not restored; the agent tries again"
             );
         }
         self.problem = problem;
@@ -311,7 +311,7 @@ impl Work {
                     let aside = aside.display();
                     tracing::warn!(
                         event = "ledger-put-aside",
-                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to restore; it is kept as {aside}"
+                        "the ledger of an earlier agent {problem}; IPVS is not loaded, so nothing is left to restore; the ledger is stored as {aside}"
                     );
                 }
                 ledger.rewrite(&BTreeMap::new())?;
@@ -339,12 +339,16 @@ impl Work {
             tracing::info!(
                 event = "ipvs-drain-adopted",
                 destinations = loaded.entries.len(),
-                "IPVS: goes on with what an earlier agent drained"
+                "this agent goes on with what an earlier agent drained from IPVS"
             );
         }
         self.inherited = inherited(&loaded);
         if let (Some(problem), true) = (&self.inherited, loaded.aside.is_some()) {
-            tracing::error!(event = "ipvs-weights-left", problem, "IPVS: weights of 0 may be left");
+            tracing::error!(
+                event = "ipvs-weights-left",
+                problem,
+                "destinations of IPVS may still have weight 0"
+            );
         }
         self.news = true;
         self.drain_settings = drain_settings(self.drain_settings.enforce);

@@ -35,14 +35,14 @@ pub(super) async fn follow(
         tracing::info!(
             event = "kernel-probed-again",
             milliseconds = findings.milliseconds,
-            "looked again: {findings}"
+            "the kernel was probed again: {findings}"
         );
         // The kernel programs are configured before the findings are published.
         if let Err(error) = switches.set(&sight.settings.config(&findings)) {
             tracing::error!(
                 event = "programs-not-configured",
                 %error,
-                "the kernel programs were not told how to answer; tried again"
+                "the kernel programs were not told how to answer; the agent tries again"
             );
             continue;
         }

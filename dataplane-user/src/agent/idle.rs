@@ -262,7 +262,7 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
                 challenged = row.challenged,
                 closed = row.closed,
                 seconds = row.seconds,
-                "challenged idle clients"
+                "idle clients were challenged"
             );
         }
         Some(problem) => tracing::warn!(
@@ -270,7 +270,7 @@ fn note(challenger: &Challenger, world: &World, name: &NodeName, row: &Challenge
             node,
             problem,
             challenged = row.challenged,
-            "challenged idle clients"
+            "not all idle clients were challenged"
         ),
     }
     let coverage = Arc::clone(&challenger.sight.world().coverage);

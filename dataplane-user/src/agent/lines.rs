@@ -32,7 +32,7 @@ pub(super) fn start(crew: &Crew) -> std::io::Result<SyncSender<Line>> {
                     tracing::error!(
                         event = "ipvs-lease-not-renewed",
                         problem,
-                        "IPVS: the lease cannot be renewed; what is drained is restored"
+                        "the lease of drained IPVS destinations cannot be renewed, and they are restored"
                     );
                 }
                 Line::Lost(count) => {

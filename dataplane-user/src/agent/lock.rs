@@ -34,14 +34,14 @@ pub enum LockError {
     },
     /// The run folder cannot be used.
     #[error(
-        "run folder {}: {what}: {source}{}",
+        "cannot {what} {}: {source}{}",
         path.display(),
         if self.is_forbidden() { "; run as root" } else { "" }
     )]
     Folder {
         /// The folder, or the file in it.
         path: PathBuf,
-        /// What was tried.
+        /// What was tried, in front of the path.
         what: &'static str,
         /// Why it failed.
         source: io::Error,
@@ -77,13 +77,13 @@ fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> LockError {
 /// # Errors
 /// Where it is not, or others use it too.
 pub fn own_folder(run_dir: &Path) -> Result<(), LockError> {
-    let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at it"))?;
+    let meta = fs::metadata(run_dir).map_err(at(run_dir, "look at run folder"))?;
     let user = nix::unistd::geteuid();
     if meta.uid() != user.as_raw() {
         // Root does not use it either: another user may change what lies in it.
         let kind = if user.is_root() { io::ErrorKind::Other } else { io::ErrorKind::PermissionDenied };
         let source = io::Error::new(kind, format!("it belongs to user {}", meta.uid()));
-        return Err(at(run_dir, "use it")(source));
+        return Err(at(run_dir, "use run folder")(source));
     }
     if meta.mode() & 0o077 != 0 {
         // A shared folder, /run or /tmp by a slip of the hand, must not be closed to its other users.
@@ -91,9 +91,10 @@ pub fn own_folder(run_dir: &Path) -> Result<(), LockError> {
             let source = io::Error::other(format!(
                 "it is open to other users and holds `{other}`, which is not ours (expected a folder of nodefence's own)"
             ));
-            return Err(at(run_dir, "use it")(source));
+            return Err(at(run_dir, "use run folder")(source));
         }
-        fs::set_permissions(run_dir, Permissions::from_mode(0o700)).map_err(at(run_dir, "set its mode"))?;
+        fs::set_permissions(run_dir, Permissions::from_mode(0o700))
+            .map_err(at(run_dir, "set the mode of run folder"))?;
     }
     Ok(())
 }
@@ -105,7 +106,11 @@ impl Lock {
     /// # Errors
     /// [`LockError::Busy`] where another agent has the lock.
     pub fn take(run_dir: &Path, advice: &'static str) -> Result<Self, LockError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(run_dir).map_err(at(run_dir, "make it"))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(run_dir)
+            .map_err(at(run_dir, "make run folder"))?;
         own_folder(run_dir)?;
         let path = run_dir.join("agent.lock");
         let file = File::options()
@@ -115,13 +120,13 @@ impl Lock {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(at(&path, "open it"))?;
+            .map_err(at(&path, "open"))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
                 file.set_len(0)
                     .and_then(|()| file.rewind())
                     .and_then(|()| writeln!(file, "{}", std::process::id()))
-                    .map_err(at(&path, "write the process id"))?;
+                    .map_err(at(&path, "write the process id into"))?;
                 Ok(Self { file })
             }
             Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -129,7 +134,7 @@ impl Lock {
                 let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
                 Err(LockError::Busy { path, pid, advice })
             }
-            Err((_, errno)) => Err(at(&path, "lock it")(errno.into())),
+            Err((_, errno)) => Err(at(&path, "lock")(errno.into())),
         }
     }
 
@@ -200,7 +205,7 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let error = Lock::take(&file.join("run"), "").unwrap_err();
-        assert!(error.to_string().contains("file/run: make it") && !error.is_forbidden(), "{error}");
+        assert!(error.to_string().starts_with("cannot make run folder ") && !error.is_forbidden(), "{error}");
     }
 
     #[test]
@@ -217,7 +222,7 @@ mod tests {
     fn who_may_not_use_the_folder_is_told_to_be_root() {
         let error = LockError::Folder {
             path: "/run/x".into(),
-            what: "use it",
+            what: "use run folder",
             source: io::ErrorKind::PermissionDenied.into(),
         };
         assert!(error.is_forbidden() && error.to_string().ends_with("; run as root"), "{error}");

@@ -1,6 +1,6 @@
 //! The log's filter, which can be read and changed while the agent runs.
 
-use std::sync::Arc;
+use std::{ffi::OsStr, sync::Arc};
 
 use tokio::sync::watch;
 use tracing::level_filters::LevelFilter;
@@ -14,6 +14,11 @@ use crate::{
 
 /// The directives that need no target.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The variable `RUST_LOG` has a value that is no filter.
+#[derive(Debug, thiserror::Error)]
+#[error("RUST_LOG: {0}")]
+pub struct FilterError(String);
 
 /// The log's filter, and how many lines were lost.
 #[derive(Clone, Debug)]
@@ -29,6 +34,17 @@ impl Logging {
     pub fn new(lost: ErrorCounter, filter: reload::Handle<EnvFilter, Registry>) -> Self {
         let started = text(&filter);
         Self { lost, filter, started, changed: Arc::new(watch::Sender::new(None)) }
+    }
+
+    /// The filter with which the log begins, by the variable `RUST_LOG`. An empty variable counts as none, as those of options do.
+    ///
+    /// # Errors
+    /// Fails if the value is no filter.
+    pub fn first_filter(variable: Option<&OsStr>) -> Result<EnvFilter, FilterError> {
+        match variable.filter(|value| !value.is_empty()) {
+            None => Ok(EnvFilter::new("info")),
+            Some(value) => filter(&value.to_string_lossy()).map_err(FilterError),
+        }
     }
 
     /// How many lines were lost because nobody read the lines before them.
@@ -68,7 +84,8 @@ fn text(filter: &reload::Handle<EnvFilter, Registry>) -> String {
 /// Reads a filter. A word that is no level is refused: `EnvFilter` would take it for a target, and log all of that target and
 /// nothing of others.
 fn filter(level: &str) -> Result<EnvFilter, String> {
-    let expected = "expected error, warn, info, debug, trace or off, or directives as in RUST_LOG (info,nodefence::agent=debug)";
+    let expected =
+        "expected error, warn, info, debug, trace or off, or directives as in info,nodefence::agent=debug";
     let is_level = |part: &str| LEVELS.contains(&part.trim().to_ascii_lowercase().as_str());
     if let Some(part) = level.split(',').find(|part| !part.contains('=') && !is_level(part)) {
         return Err(format!("log level `{part}`: {expected}"));
@@ -85,6 +102,22 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+
+    #[test]
+    fn an_empty_variable_counts_as_none_and_a_wrong_one_is_refused() {
+        let first =
+            |value: &str| Logging::first_filter(Some(OsStr::new(value))).map(|filter| filter.to_string());
+        assert_eq!(Logging::first_filter(None).unwrap().to_string(), "info");
+        assert_eq!(first("").unwrap(), "info");
+        assert_eq!(first("warn").unwrap(), "warn");
+        for wrong in ["debgu", "nodefence=loud", "info,"] {
+            let text = first(wrong).unwrap_err().to_string();
+            assert!(
+                text.starts_with("RUST_LOG: log level `") && text.contains("expected error, warn"),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn a_level_holds_until_the_next_and_nonsense_changes_nothing() {

@@ -34,7 +34,7 @@ impl Look {
         if missed && !self.missed {
             tracing::warn!(
                 event = "proxy-mode-unknown",
-                "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: say it with \
+                "kube-proxy: {judgement}; new connections go elsewhere only where its mode is known: set it with \
                  `--proxy nftables|iptables|ipvs`"
             );
         } else if judgement != self.last {

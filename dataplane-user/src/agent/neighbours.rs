@@ -56,7 +56,7 @@ pub(super) async fn follow(
             tracing::warn!(
                 event = "neighbours-not-held",
                 error = problem,
-                "neighbour entries of flagged nodes are not held"
+                "neighbour entries of flagged nodes could not be held"
             );
         }
         said = problem;

@@ -174,11 +174,7 @@ impl Looking {
         let error = self.try_look(own).err();
         if error != self.before.error {
             if let Some(error) = &error {
-                tracing::error!(
-                    event = "devices-unreadable",
-                    error,
-                    "devices and routes could not be looked at"
-                );
+                tracing::error!(event = "devices-unreadable", error, "devices and routes could not be read");
             }
             self.before.error = error;
             self.ours.row.send_replace(self.before.clone());
@@ -328,10 +324,15 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
     let interface = &row.name;
     let ifindex = row.ifindex;
     match (&row.error, &row.tc) {
-        (Some(error), _) => tracing::error!(event = "attach-failed", interface, error, "not attached"),
+        (Some(error), _) => tracing::error!(
+            event = "attach-failed",
+            interface,
+            error,
+            "the programs could not be attached to the device"
+        ),
         (None, tc) => {
             let tc = tc.map(tracing::field::display);
-            tracing::info!(event = "attached", interface, ifindex, tc, xdp = %row.xdp, "attached");
+            tracing::info!(event = "attached", interface, ifindex, tc, xdp = %row.xdp, "the programs are attached to the device");
         }
     }
     for ahead in &row.programs_ahead {
@@ -341,7 +342,7 @@ fn tell(row: &InterfaceRow, before: Option<&InterfaceRow>) {
             id = ahead.id,
             name = ahead.name,
             place = ahead.place,
-            "a program runs ahead of ours"
+            "another program runs ahead of ours on the device"
         );
     }
 }

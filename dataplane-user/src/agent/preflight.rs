@@ -32,12 +32,12 @@ const LEAST_FILES: u64 = 128;
 
 /// Raises the limit of open files as far as this process may: many devices and clients need many descriptors at once.
 fn raise_files() -> anyhow::Result<()> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot read the limit of open files")?;
     if hard < LEAST_FILES {
         bail!("this process may open {hard} files (ulimit -Hn), at least {LEAST_FILES} are needed");
     }
     if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("cannot raise the limit of open files")?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) fn adopted(adopted: &Adopted) {
                 node = node.as_str(),
                 by = &*claim.by,
                 reason = &*claim.reason,
-                "adopted a flag"
+                "an earlier agent left a flag, which holds"
             );
         } else {
             others.entry(&claim.source).or_default().push(node.clone());
@@ -46,7 +46,7 @@ pub(super) fn adopted(adopted: &Adopted) {
             source,
             count = nodes.len(),
             nodes = names(&nodes),
-            "adopted claims"
+            "an earlier agent left claims, which hold"
         );
     }
 }
@@ -59,13 +59,13 @@ pub(super) fn flagged(node: &str, by: &str, reason: &str, lasts: Option<Duration
         by,
         reason,
         seconds = lasts.map(|lasts| lasts.as_secs()),
-        "flagged"
+        "a command flagged the node"
     );
 }
 
 /// Logs that a request has withdrawn a flag.
 pub(super) fn unflagged(node: &str) {
-    tracing::info!(event = "unflagged", node, "unflagged");
+    tracing::info!(event = "unflagged", node, "a command took back the flag of the node");
 }
 
 /// Logs an event.
@@ -80,26 +80,26 @@ pub(super) fn record(event: &Event) {
             source = source_name(&claim.source, unknown),
             reason = &*claim.reason,
             evidence = claim.evidence.as_deref(),
-            "claimed"
+            "a source claims the node"
         ),
         Event::Withdrawn(node, source) => {
             tracing::info!(
                 event = "claim-withdrawn",
                 node = node.as_str(),
                 source = source_name(source, unknown),
-                "no longer claimed"
+                "a source has taken back its claim on the node"
             );
         }
         Event::FileFlags { came, went } => file_flags(came, went),
         Event::Over(node, ClaimSource::Cli) => {
-            tracing::info!(event = "flag-over", node = node.as_str(), "the flag is over")
+            tracing::info!(event = "flag-over", node = node.as_str(), "the time of the flag is over")
         }
         Event::Over(node, source) => {
             tracing::info!(
                 event = "claim-over",
                 node = node.as_str(),
                 source = source_name(source, unknown),
-                "the claim is over; it was not renewed"
+                "a claim on the node is over: its source did not renew it"
             );
         }
         Event::Withheld(withheld, nodes) => withholds(withheld, nodes),
@@ -107,22 +107,22 @@ pub(super) fn record(event: &Event) {
             tracing::info!(
                 event = "claims-not-withheld",
                 scope = scope.to_string(),
-                "claims are withheld no more"
+                "claims of this scope are no longer withheld"
             );
         }
         Event::ViewTooOld(max) => tracing::error!(
             event = "view-too-old",
             max_seconds = max.as_secs(),
-            "the source of nodes has not confirmed its view for so long: nothing is cut by it any more, what would be is counted"
+            "the source of nodes has not confirmed its view for so long: nothing is cut, and packets that would be cut are counted"
         ),
         Event::ViewConfirmed => {
-            tracing::info!(event = "view-confirmed", "the view is confirmed: what is claimed holds again")
+            tracing::info!(event = "view-confirmed", "the view is confirmed again: claimed nodes are cut")
         }
         Event::ModeChanged(mode, by) => tracing::info!(
             event = "mode-set",
             mode = %mode,
             by = by.by,
-            "the mode was set by a command"
+            "a command set the mode"
         ),
         Event::Replaced(found) => {
             tracing::error!(
@@ -147,20 +147,20 @@ pub(super) fn record(event: &Event) {
         Event::TablesFailed(error) => tracing::error!(
             event = "tables-not-written",
             %error,
-            "the tables were not written"
+            "backends could not be written into the maps; the agent tries again"
         ),
         Event::SaveFailed(error) => {
             tracing::error!(
                 event = "flags-not-saved",
                 problem = unsaved(error),
-                "the flags file was not written"
+                "the flags file could not be written; the agent tries again"
             );
         }
         Event::Mended(nodes, ports) => tracing::warn!(
             event = "maps-mended",
             nodes,
             ports,
-            "entries of nodes and exempt ports were not as they should be; they are written again"
+            "entries of nodes and exempt ports were not as they should be; the agent writes them again"
         ),
         Event::Danger(what) => {
             let node = if let Danger::OwnNode(node) = what { Some(node.as_str()) } else { None };
@@ -179,14 +179,14 @@ fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
         claimed = withheld.counted,
         allowed = withheld.allowed,
         nodes = joined(first),
-        "more nodes are claimed than may be; no claim that no person made is enforced there"
+        "more nodes are claimed than the limit of this scope allows; automatic claims are not enforced there"
     );
     for more in others.chunks(NAMED_OF_ALL) {
         tracing::error!(
             event = "claims-withheld-more",
             scope,
             nodes = joined(more),
-            "nor are such claims enforced on these nodes"
+            "automatic claims on these nodes are not enforced either"
         );
     }
 }
@@ -207,7 +207,7 @@ fn file_flags(came: &[NodeName], went: &[NodeName]) {
             event = "source-flagged",
             count = came.len(),
             nodes = names(came),
-            "flagged by the source of nodes"
+            "the source of nodes flags these nodes"
         );
     }
     if !went.is_empty() {
@@ -215,7 +215,7 @@ fn file_flags(came: &[NodeName], went: &[NodeName]) {
             event = "source-unflagged",
             count = went.len(),
             nodes = names(went),
-            "no longer flagged by the source of nodes"
+            "the source of nodes no longer flags these nodes"
         );
     }
 }
@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(
             said(|| adopted(&left)),
             [
-                r#"INFO adopted a flag event="flag-adopted" node="a" by="root" reason="disk""#,
-                r#"INFO adopted claims event="claims-adopted" source="source" count=2 nodes="b, c""#,
-                r#"INFO adopted claims event="claims-adopted" source="hung" count=1 nodes="c""#,
+                r#"INFO an earlier agent left a flag, which holds event="flag-adopted" node="a" by="root" reason="disk""#,
+                r#"INFO an earlier agent left claims, which hold event="claims-adopted" source="source" count=2 nodes="b, c""#,
+                r#"INFO an earlier agent left claims, which hold event="claims-adopted" source="hung" count=1 nodes="c""#,
             ]
         );
         let lost = Adopted { saved: Saved::default(), problem: Some("is damaged".to_owned()) };
@@ -341,13 +341,18 @@ mod tests {
     fn a_request_is_told_once_by_whoever_answers_it() {
         assert_eq!(
             said(|| flagged("b", "root", "disk", Some(Duration::from_secs(600)))),
-            [r#"INFO flagged event="flagged" node="b" by="root" reason="disk" seconds=600"#]
+            [
+                r#"INFO a command flagged the node event="flagged" node="b" by="root" reason="disk" seconds=600"#
+            ]
         );
         assert_eq!(
             said(|| flagged("b", "root", "", None)),
-            [r#"INFO flagged event="flagged" node="b" by="root" reason="""#]
+            [r#"INFO a command flagged the node event="flagged" node="b" by="root" reason="""#]
         );
-        assert_eq!(said(|| unflagged("b")), [r#"INFO unflagged event="unflagged" node="b""#]);
+        assert_eq!(
+            said(|| unflagged("b")),
+            [r#"INFO a command took back the flag of the node event="unflagged" node="b""#]
+        );
         assert!(of(Event::Raised("b".into(), claim(ClaimSource::Cli))).is_empty());
         assert!(of(Event::Withdrawn("b".into(), ClaimSource::Cli)).is_empty());
     }
@@ -360,55 +365,59 @@ mod tests {
             (
                 Event::Raised("b".into(), hung),
                 &[
-                    r#"WARN claimed event="claimed" node="b" source="hung" reason="disk" evidence="12 answers owed""#,
+                    r#"WARN a source claims the node event="claimed" node="b" source="hung" reason="disk" evidence="12 answers owed""#,
                 ][..],
             ),
             (
                 Event::Withdrawn("b".into(), ClaimSource::External("cloud".into())),
-                &[r#"INFO no longer claimed event="claim-withdrawn" node="b" source="external:cloud""#],
+                &[
+                    r#"INFO a source has taken back its claim on the node event="claim-withdrawn" node="b" source="external:cloud""#,
+                ],
             ),
             (
                 file_flags(2, 0),
-                &[r#"INFO flagged by the source of nodes event="source-flagged" count=2 nodes="n01, n02""#],
+                &[
+                    r#"INFO the source of nodes flags these nodes event="source-flagged" count=2 nodes="n01, n02""#,
+                ],
             ),
             (
                 file_flags(1, 2),
                 &[
-                    r#"INFO flagged by the source of nodes event="source-flagged" count=1 nodes="n01""#,
-                    r#"INFO no longer flagged by the source of nodes event="source-unflagged" count=2 nodes="n01, n02""#,
+                    r#"INFO the source of nodes flags these nodes event="source-flagged" count=1 nodes="n01""#,
+                    r#"INFO the source of nodes no longer flags these nodes event="source-unflagged" count=2 nodes="n01, n02""#,
                 ],
             ),
             (
                 Event::Over("b".into(), ClaimSource::Cli),
-                &[r#"INFO the flag is over event="flag-over" node="b""#],
+                &[r#"INFO the time of the flag is over event="flag-over" node="b""#],
             ),
             (
                 Event::Over("b".into(), ClaimSource::Hung),
-                &[r#"INFO the claim is over; it was not renewed event="claim-over" node="b" source="hung""#],
-            ),
-            (
-                Event::ViewTooOld(Duration::from_secs(60)),
                 &[
-                    "ERROR the source of nodes has not confirmed its view for so long: nothing is cut by it any more, \
-                      what would be is counted event=\"view-too-old\" max_seconds=60",
+                    r#"INFO a claim on the node is over: its source did not renew it event="claim-over" node="b" source="hung""#,
                 ],
             ),
             (
+                Event::ViewTooOld(Duration::from_secs(60)),
+                &["ERROR the source of nodes has not confirmed its view for so long: nothing is cut, and \
+                      packets that would be cut are counted event=\"view-too-old\" max_seconds=60"],
+            ),
+            (
                 Event::ViewConfirmed,
-                &[r#"INFO the view is confirmed: what is claimed holds again event="view-confirmed""#],
+                &[r#"INFO the view is confirmed again: claimed nodes are cut event="view-confirmed""#],
             ),
             (
                 Event::ModeChanged(
                     Mode::Observe,
                     ChangedBy { by: "root (sudo by ann)".to_owned(), at: Timestamp::UNIX_EPOCH },
                 ),
-                &[
-                    r#"INFO the mode was set by a command event="mode-set" mode=observe by="root (sudo by ann)""#,
-                ],
+                &[r#"INFO a command set the mode event="mode-set" mode=observe by="root (sudo by ann)""#],
             ),
             (
                 Event::NoMoreWithheld(LimitScope::Whole),
-                &[r#"INFO claims are withheld no more event="claims-not-withheld" scope="all nodes""#],
+                &[
+                    r#"INFO claims of this scope are no longer withheld event="claims-not-withheld" scope="all nodes""#,
+                ],
             ),
         ] {
             assert_eq!(of(event), lines);
@@ -426,7 +435,7 @@ mod tests {
         let named = |nodes: &[NodeName]| format!(r#"scope="zone x" nodes="{}""#, joined(nodes));
         let first = |count: usize, nodes: &[NodeName]| {
             format!(
-                "ERROR more nodes are claimed than may be; no claim that no person made is enforced there \
+                "ERROR more nodes are claimed than the limit of this scope allows; automatic claims are not enforced there \
                  event=\"claims-withheld\" scope=\"zone x\" claimed={count} allowed=4 nodes=\"{}\"",
                 joined(nodes)
             )
@@ -434,7 +443,8 @@ mod tests {
         assert_eq!(withheld(12), [first(12, &nodes(12))]);
         assert_eq!(withheld(100), [first(100, &nodes(100))]);
         let all = nodes(230);
-        let more = r#"ERROR nor are such claims enforced on these nodes event="claims-withheld-more""#;
+        let more =
+            r#"ERROR automatic claims on these nodes are not enforced either event="claims-withheld-more""#;
         assert_eq!(
             withheld(230),
             [
@@ -459,14 +469,14 @@ mod tests {
                 Event::NotExempt(None, port, "full".into()),
                 format!(r#"{lapses} error="10.1.1.2:80/tcp must be exempt, which failed: full""#),
             ),
-            (Event::TablesFailed("full".into()), r#"ERROR the tables were not written event="tables-not-written" error=full"#.to_owned()),
+            (Event::TablesFailed("full".into()), r#"ERROR backends could not be written into the maps; the agent tries again event="tables-not-written" error=full"#.to_owned()),
             (
                 Event::SaveFailed("full".into()),
-                format!(r#"ERROR the flags file was not written event="flags-not-saved" problem="{}""#, unsaved("full")),
+                format!(r#"ERROR the flags file could not be written; the agent tries again event="flags-not-saved" problem="{}""#, unsaved("full")),
             ),
             (
                 Event::Mended(1, 2),
-                r#"WARN entries of nodes and exempt ports were not as they should be; they are written again event="maps-mended" nodes=1 ports=2"#
+                r#"WARN entries of nodes and exempt ports were not as they should be; the agent writes them again event="maps-mended" nodes=1 ports=2"#
                     .to_owned(),
             ),
         ] {

@@ -61,7 +61,7 @@ pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
             tracing::info!(
                 event = "ended-before-start",
                 why,
-                "told to end before the agent ran; verdicts that it renewed lapse in 3 s"
+                "the agent was told to end before it ran; verdicts that it renewed lapse in 3 s"
             );
             Ok(())
         }
@@ -213,7 +213,11 @@ impl Seen {
         let own_node = source.own_node();
         let present = Present::now();
         let findings = crew.blocking("findings", Findings::gather).await?;
-        tracing::info!(event = "kernel-probed", milliseconds = findings.milliseconds, "{findings}");
+        tracing::info!(
+            event = "kernel-probed",
+            milliseconds = findings.milliseconds,
+            "the kernel was probed: {findings}"
+        );
         let wanted = settings.proxy;
         let services = view.services.is_some();
         let looking = crew.blocking("kube-proxy", move || {

@@ -14,7 +14,7 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn new() -> anyhow::Result<Self> {
-        let of = |kind| signal(kind).context("take signals");
+        let of = |kind| signal(kind).context("cannot take signals");
         let [term, int, hup] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
         Ok(Self { term: of(term)?, int: of(int)?, hup: of(hup)? })
     }

@@ -231,7 +231,7 @@ impl StaleFlows {
             affinity = row.affinity,
             datagrams = row.datagrams,
             by_filter = row.by_filter,
-            "deleted stale flows"
+            "stale flows were deleted"
         );
         for node in &flagged.nodes {
             self.follow_up.note_stale(&node.name, |noted| *noted = row.clone());

@@ -99,7 +99,7 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
         Ok(pid) => Some(pid),
         // The other agent may have been ending anyway: its lock decides.
         Err(error @ ClientError::Failure(_)) => {
-            return Err(error).context("take over: the agent that runs goes on");
+            return Err(error).context("cannot take over; the agent that runs goes on");
         }
         Err(error) => {
             tracing::warn!(event = "predecessor-silent", %error, "the other agent does not answer");
@@ -110,14 +110,14 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     let lock = Lock::wait(&settings.run_dir, STANDS_STILL, patience, before).map_err(|error| {
         let trouble = match (&error, before) {
             (LockError::Busy { pid: Some(pid), .. }, Some(before)) if *pid != before => {
-                "take over: another one took over first"
+                "cannot take over; another agent took over first"
             }
-            (_, Some(_)) => "take over: the other agent handed over, and has not ended yet",
-            (_, None) => "take over: the other agent did not end; it goes on, if it does not stand still",
+            (_, Some(_)) => "cannot take over yet; the other agent handed over, and has not ended",
+            (_, None) => "cannot take over; the other agent did not end, and goes on unless it stands still",
         };
         anyhow::Error::new(error).context(trouble)
     })?;
-    tracing::info!(event = "took-over", before, "took over");
+    tracing::info!(event = "took-over", before, "this agent took over from another");
     Ok(lock)
 }
 

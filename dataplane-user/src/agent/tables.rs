@@ -100,7 +100,7 @@ impl Tables {
             inserted = report.inserted,
             updated = report.updated,
             deleted = report.deleted,
-            "wrote the tables"
+            "backends were written into the maps"
         );
     }
 }

@@ -264,7 +264,7 @@ fn precedence() {
             event = "no-precedence",
             %error,
             thread = std::thread::current().name(),
-            "no precedence for a thread"
+            "a thread has no precedence over others"
         );
     }
 }

@@ -97,10 +97,10 @@ impl AuditMemory {
             *faults.entry(observed.difference.kind).or_default() += 1;
         }
         for (kind, count) in faults.iter().filter(|(kind, _)| !self.told.contains_key(*kind)) {
-            tracing::warn!(event = "audit-faults", %kind, count, "audit: faults (see nodefence audit)");
+            tracing::warn!(event = "audit-faults", %kind, count, "the audit found faults of this kind (see `nodefence audit`)");
         }
         for kind in self.told.keys().filter(|kind| !faults.contains_key(*kind)) {
-            tracing::info!(event = "audit-faults-over", %kind, "audit: no faults any more");
+            tracing::info!(event = "audit-faults-over", %kind, "the audit finds no faults of this kind any more");
         }
         self.told = faults;
     }

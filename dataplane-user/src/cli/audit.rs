@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     exit::Exit,
-    output::{columns, or_dash, printable},
+    output::{columns, count, or_dash, printable},
 };
 use crate::{
     plan::audit::{Kind, State},
@@ -67,7 +67,7 @@ pub(super) fn audit(report: &AuditReport) -> String {
     let mut why: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for row in &report.kinds {
         if row.not_listed > 0 {
-            let _ = writeln!(text, "{}: {} more are not listed", row.kind, row.not_listed);
+            let _ = writeln!(text, "{}: {} more not listed", row.kind, row.not_listed);
         }
         if let Some(reason) = &row.not_looked_at {
             why.entry(reason).or_default().push(row.kind.to_string());
@@ -79,9 +79,8 @@ pub(super) fn audit(report: &AuditReport) -> String {
     let sum = |count: fn(&crate::report::KindRow) -> usize| report.kinds.iter().map(count).sum::<usize>();
     let _ = write!(
         text,
-        "{} {}, {} younger than that, {} draining",
-        report.faults,
-        if report.faults == 1 { "fault" } else { "faults" },
+        "{}, {} younger than that, {} draining",
+        count(report.faults, "fault"),
         sum(|row| row.new),
         sum(|row| row.draining)
     );
@@ -120,16 +119,16 @@ pub(super) fn repair(report: &RepairReport) -> String {
         text = columns(["KIND", "SUBJECT", "SERVICE", "RESULT"], rows);
         text.push_str("\n\n");
     }
-    let count = |outcome| report.rows.iter().filter(|row| row.outcome == outcome).count();
+    let with = |outcome| report.rows.iter().filter(|row| row.outcome == outcome).count();
     let done = match report.dry_run {
-        true => format!("{} would be fixed", count(RepairOutcome::WouldFix)),
-        false => format!("{} fixed, {} failed", count(RepairOutcome::Fixed), count(RepairOutcome::Failed)),
+        true => format!("{} would be fixed", with(RepairOutcome::WouldFix)),
+        false => format!("{} fixed, {} failed", with(RepairOutcome::Fixed), with(RepairOutcome::Failed)),
     };
     let _ = write!(
         text,
-        "{done}, {} skipped; {} differences are no faults, or not yet",
-        count(RepairOutcome::Skipped),
-        report.not_due
+        "{done}, {} skipped; no fault, or not yet: {}",
+        with(RepairOutcome::Skipped),
+        count(report.not_due, "difference")
     );
     text
 }
@@ -172,7 +171,7 @@ mod tests {
              missing-service  y           -        skipped: it is only reported\n\
              stale-udp        flow x (2)  -        fixed: delete its conntrack entry\n\
              stale-udp        flow x      -        failed: delete its conntrack entry\n\n\
-             2 fixed, 1 failed, 1 skipped; 3 differences are no faults, or not yet"
+             2 fixed, 1 failed, 1 skipped; no fault, or not yet: 3 differences"
         );
         assert_eq!(repair_exit(&done), Exit::Error);
         let planned = report(true, vec![left, flow(RepairOutcome::WouldFix)]);
@@ -181,7 +180,7 @@ mod tests {
             "KIND             SUBJECT  SERVICE  RESULT\n\
              missing-service  y        -        skipped: it is only reported\n\
              stale-udp        flow x   -        would fix: delete its conntrack entry\n\n\
-             1 would be fixed, 1 skipped; 3 differences are no faults, or not yet"
+             1 would be fixed, 1 skipped; no fault, or not yet: 3 differences"
         );
         assert_eq!(repair_exit(&planned), Exit::Ok);
     }

@@ -98,8 +98,8 @@ fn probed(findings: &Findings) -> Vec<Check> {
     let challenging = match &findings.conntrack {
         Finding::Found(Conntrack { syn_ack: false, far_past: false, liberal: false }) => Check::warn(
             "challenging idle clients",
-            "conntrack translates none of the challenges on this kernel",
-            "uname -r  # idle flows are cut when they next send; later kernels translate the challenges",
+            "conntrack translates no form of challenge on this kernel",
+            "uname -r  # idle flows are cut when they next send; later kernels translate challenges",
         ),
         Finding::Found(found) => Check::ok("challenging idle clients", challenged_by(*found)),
         Finding::NotNeeded(why) => Check::ok("challenging idle clients", why.clone()),

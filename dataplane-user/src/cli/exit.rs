@@ -12,7 +12,7 @@ pub enum Exit {
     Ok = 0,
     /// Something failed, and the message says what.
     Error = 1,
-    /// The command line is wrong.
+    /// The command line, or a variable of the environment, is wrong.
     Usage = 2,
     /// No agent answers at the socket.
     Unreachable = 3,
@@ -36,6 +36,10 @@ impl Exit {
                 return Self::Refused;
             }
             _ => {}
+        }
+        // The next start would find the same value: units do not start a process again that ended with this code.
+        if error.is::<agent::FilterError>() {
+            return Self::Usage;
         }
         if let Some(dataplane::Error::Busy { .. }) = error.downcast_ref() {
             return Self::Busy;

@@ -12,9 +12,7 @@ use std::{
 
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::{
-    EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
-};
+use tracing_subscriber::{Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
 use super::{
     exit::Exit,
@@ -22,7 +20,7 @@ use super::{
     output::causes,
     values::LogFormat,
 };
-use crate::agent::Logging;
+use crate::agent::{FilterError, Logging};
 
 /// The largest number of lines that wait to be written.
 const MOST: usize = 4096;
@@ -40,13 +38,16 @@ pub(super) struct Log {
 
 impl Log {
     /// Begins the log.
-    pub(super) fn begin(format: LogFormat) -> Self {
+    ///
+    /// # Errors
+    /// Fails if the value of `RUST_LOG` is no filter.
+    pub(super) fn begin(format: LogFormat) -> Result<Self, FilterError> {
+        let filter = Logging::first_filter(std::env::var_os("RUST_LOG").as_deref())?;
         let (writer, worker) = NonBlockingBuilder::default()
             .buffered_lines_limit(MOST)
             .lossy(true)
             .thread_name("log-writer")
             .finish(io::stderr());
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
         let (filter, handle) = reload::Layer::new(filter);
         let logging = Logging::new(writer.error_counter(), handle);
         let writer = Prefixed { to: writer, journal: journal::reads(io::stderr()) };
@@ -62,7 +63,7 @@ impl Log {
         tracing_subscriber::registry().with(filter).with(log).init();
         // The default hook writes to standard error itself. A panicking thread that waits there would never end.
         panic::set_hook(Box::new(panicked));
-        Self { writer, format, logging, worker: Some(worker) }
+        Ok(Self { writer, format, logging, worker: Some(worker) })
     }
 
     /// The handle to read and change the log's settings.
@@ -75,9 +76,9 @@ impl Log {
         let causes = causes(error);
         match self.format {
             LogFormat::Json => tracing::error!(event = "failed", "{causes}"),
-            // The line has the form of every command's errors.
+            // The line has the form of every command's errors, and names its event as other lines of the log do.
             LogFormat::Text => {
-                let line = format!("nodefence: {causes}\n");
+                let line = format!("nodefence: {causes} event=\"failed\"\n");
                 let _never_fails = self.writer.of(Level::ERROR).write_all(line.as_bytes());
             }
         }

@@ -9,7 +9,7 @@ use super::{
     claims::all_text,
     exit::Exit,
     fault::not_found,
-    output::{causes, columns, is_put, or_dash, print, say},
+    output::{causes, columns, count, is_put, or_dash, print, say},
 };
 use crate::report::{ClaimState, Client, ClientError, Envelope, NodeAction, NodeList, NodeRow, Request};
 
@@ -64,7 +64,7 @@ fn lines<'a>(rows: impl Iterator<Item = &'a NodeRow>, format: Format) -> Vec<Str
     let name = |row: &NodeRow| if row.own { format!("{} (own)", row.name) } else { row.name.clone() };
     let action = |row: &NodeRow| match row.exempt {
         0 => row.action.to_string(),
-        exempt => format!("{}, {exempt} ports exempt", row.action),
+        exempt => format!("{}, {} exempt", row.action, count(exempt, "port")),
     };
     let text = match format {
         Format::Name => columns(["NAME"], rows.map(|row| [row.name.clone()])),
@@ -178,7 +178,7 @@ fn watch(socket: &Path, format: Format, args: &NodesArgs, rows: Vec<NodeRow>) ->
             Ok(rows) => {
                 is_away = false;
                 let changed = watched.changed(rows, args);
-                let text = watched.text(&changed, format, head).context("make text of the rows")?;
+                let text = watched.text(&changed, format, head).context("cannot make text of the rows")?;
                 head = false;
                 if !is_put(text)? {
                     return Ok(Exit::Ok);

@@ -1,4 +1,7 @@
-use std::io::{self, Write as _};
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+};
 
 use super::args::Format;
 use crate::report::{Document, Envelope};
@@ -114,6 +117,15 @@ pub(super) fn printable(text: &str) -> String {
     out
 }
 
+/// A number and what it counts, as in `1 backend` and `2 backends`.
+pub(super) fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        _ if number == N::from(1) => format!("{number} {noun}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {noun}s"),
+    }
+}
+
 /// The value, or a dash where there is none.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
@@ -132,12 +144,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_is_no_plural() {
+        assert_eq!(count(0_usize, "backend"), "0 backends");
+        assert_eq!(count(1_u32, "conntrack entry"), "1 conntrack entry");
+        assert_eq!(count(2_u64, "conntrack entry"), "2 conntrack entries");
+    }
+
+    #[test]
     fn what_a_terminal_would_obey_is_shown() {
         assert_eq!(printable("disk \u{1b}[2Jgone\r\n\u{202e}x"), "disk \\u{1b}[2Jgone\\r\\n\\u{202e}x");
         assert_eq!(printable("Platte kaputt, größer als ½"), "Platte kaputt, größer als ½");
         let table = columns(["A", "B"], [["x\u{1b}[31m".to_owned(), "two\nlines".to_owned()]]);
         assert_eq!(table, "A            B\nx\\u{1b}[31m  two\\nlines");
-        let error = anyhow::anyhow!("line 2:\nname: \u{1b}[2J").context("read it");
-        assert_eq!(causes(&error), "read it: line 2:\nname: \\u{1b}[2J");
+        let error = anyhow::anyhow!("line 2:\nname: \u{1b}[2J").context("cannot read it");
+        assert_eq!(causes(&error), "cannot read it: line 2:\nname: \\u{1b}[2J");
     }
 }

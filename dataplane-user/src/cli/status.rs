@@ -7,7 +7,7 @@ use super::{
     args::Format,
     claims::{all_text, unknown_lines},
     exit::Exit,
-    output::printable,
+    output::{count, printable},
     status_wide,
 };
 use crate::{
@@ -92,15 +92,17 @@ fn lines(status: &Status) -> Vec<(String, String)> {
 
 fn view(cluster: &ClusterRow) -> String {
     let services = match (cluster.services, cluster.endpoints) {
-        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints"),
+        (Some(services), Some(endpoints)) => {
+            format!("{} with {}", count(services, "Service"), count(endpoints, "endpoint"))
+        }
         _ => "no word on Services".to_owned(),
     };
     let holds = cluster.max_age_seconds.map(|max| format!(", holds for {}", seconds(max)));
     format!(
-        "{}: {} nodes, {} backends, {services}; number {}, read {} ago{}",
+        "{}: {}, {}, {services}; number {}, read {} ago{}",
         cluster.file.as_ref().unwrap_or(&cluster.source),
-        cluster.nodes,
-        cluster.backends,
+        count(cluster.nodes, "node"),
+        count(cluster.backends, "backend"),
         cluster.view,
         seconds(cluster.age_seconds),
         holds.unwrap_or_default()
@@ -119,8 +121,11 @@ fn devices(status: &Status) -> String {
     let names: Vec<String> = status.interfaces.iter().map(device).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     match status.covered {
-        Some(covered) => format!("{names}; they cover {covered} of {} backends", covered + status.uncovered),
-        None => format!("{names}; {} backends are not covered", status.uncovered),
+        Some(covered) => {
+            let all = count(covered + status.uncovered, "backend");
+            format!("{names}; they cover {covered} of {all}")
+        }
+        None => format!("{names}; not covered: {}", count(status.uncovered, "backend")),
     }
 }
 
@@ -139,19 +144,19 @@ fn node(row: &NodeRow, status: &Status) -> String {
         add(format!("until {until}"));
     }
     if row.exempt != 0 {
-        add(format!("{} ports exempt", row.exempt));
+        add(format!("{} exempt", count(row.exempt, "port")));
     }
     if let Some(row) = status.ipvs.nodes.get(row.name.as_str()) {
         add(format!("IPVS {}", drained(row)));
     }
     if let Some(row) = status.challenged.get(row.name.as_str()) {
-        add(format!("challenged {} of {} flows", row.challenged, row.listed));
+        add(format!("challenged {} of {}", row.challenged, count(row.listed, "flow")));
     }
     if let Some(row) = status.stale.get(row.name.as_str()) {
         // The kernel does not say how many entries it deleted by a filter.
         let filters = match row.by_filter {
             0 => String::new(),
-            count => format!(", and what {count} filters match"),
+            filters => format!(", and the matches of {}", count(filters, "filter")),
         };
         add(format!("stale entries deleted: {}{filters}", row.datagrams + row.tcp + row.affinity));
     }
@@ -166,7 +171,7 @@ fn drained(row: &DrainRow) -> impl Display {
         planned => format!("would drain {planned}"),
     };
     if row.exempt_services != 0 {
-        let _ = write!(text, " and exempts {} services", row.exempt_services);
+        let _ = write!(text, " and exempts {}", count(row.exempt_services, "service"));
     }
     text
 }

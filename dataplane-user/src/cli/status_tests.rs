@@ -30,8 +30,8 @@ fn it_is_short() {
         text(well, Format::Table),
         "OK: no node is cut\n\
          Agent           node-a (nodefence 0.1.0, process 7, since 2026-01-01T00:00:00Z): enforce, answer refuse; kube-proxy: datapath only (--proxy says so)\n\
-         View            /c.yaml: 2 nodes, 1 backends, 0 Services with 0 endpoints; number 1, read 2s ago\n\
-         Devices         eth0 (tcx); they cover 1 of 1 backends\n"
+         View            /c.yaml: 2 nodes, 1 backend, 0 Services with 0 endpoints; number 1, read 2s ago\n\
+         Devices         eth0 (tcx); they cover 1 of 1 backend\n"
     );
     let flagged = two_flagged();
     assert_eq!(of_before(&flagged), 23);
@@ -39,10 +39,10 @@ fn it_is_short() {
         text(flagged, Format::Table),
         "OK: 2 nodes are cut\n\
          Agent           node-a (nodefence 0.1.0, process 7, since 2026-01-01T00:00:00Z): enforce, answer refuse; kube-proxy: ipvs (kube-proxy says so)\n\
-         View            /c.yaml: 2 nodes, 1 backends, 0 Services with 0 endpoints; number 1, read 2s ago\n\
-         Devices         eth0 (tcx); they cover 1 of 1 backends\n\
+         View            /c.yaml: 2 nodes, 1 backend, 0 Services with 0 endpoints; number 1, read 2s ago\n\
+         Devices         eth0 (tcx); they cover 1 of 1 backend\n\
          Flagged         node-b: refuse, since 2026-01-01T00:00:00Z, until 2026-01-01T00:10:00Z, IPVS drained 10 of 12, challenged 4 of 5 flows; flagged by root, 10m left: disk\n\
-         Flagged         node-c: refuse, since 2026-01-01T00:00:00Z, 1 ports exempt, IPVS drained 11 of 11 and exempts 1 services, challenged 8 of 9 flows; flagged by root until unflagged: disk\n"
+         Flagged         node-c: refuse, since 2026-01-01T00:00:00Z, 1 port exempt, IPVS drained 11 of 11 and exempts 1 service, challenged 8 of 9 flows; flagged by root until unflagged: disk\n"
     );
 }
 
@@ -76,7 +76,7 @@ fn a_device_that_has_something_to_say_has_a_line_more() {
         }),
         Format::Table,
     );
-    let expected = "Devices         eth0 (tcx, XDP generic); 0 backends are not covered\n                \
+    let expected = "Devices         eth0 (tcx, XDP generic); not covered: 0 backends\n                \
                     eth0: port of the bridge br0: what pods and guests on its ports send to a backend is switched there, and not cut\n";
     assert!(text.ends_with(expected), "{text}");
 }
@@ -135,7 +135,7 @@ fn what_was_deleted_and_observed_is_told_of_its_node() {
     status.stale.insert("node-b".into(), row);
     status.ipvs.nodes.insert("node-b".into(), DrainRow { planned: 5, ..DrainRow::default() });
     let text = text(status, Format::Table);
-    let part = ", IPVS would drain 5, challenged 4 of 5 flows, stale entries deleted: 6, and what 4 filters match; flagged by";
+    let part = ", IPVS would drain 5, challenged 4 of 5 flows, stale entries deleted: 6, and the matches of 4 filters; flagged by";
     assert!(text.contains(part), "{text}");
 }
 

@@ -6,7 +6,7 @@ use super::{
     adjust,
     claims::{automatic_text, has_automatic, held_lines},
     flag::challenged_text,
-    output::or_dash,
+    output::{count, or_dash},
 };
 use crate::{
     plan::Mode,
@@ -17,33 +17,36 @@ use crate::{
 };
 
 fn stale_text(row: &StaleRow) -> String {
-    let mut text = format!("{} conntrack entries of UDP and SCTP, {} of TCP", row.datagrams, row.tcp);
-    for (count, what) in [
-        (row.by_filter, "requests by filter"),
-        (row.affinity, "sets or lists of affinity"),
-        (row.affinity_unknown, "sets of unknown Services left alone"),
-        (row.refused, "refused by the kernel"),
+    let datagrams = count(row.datagrams, "conntrack entry");
+    let mut text = format!("{datagrams} of UDP and SCTP, {} of TCP", row.tcp);
+    for (number, noun, more) in [
+        (row.by_filter, "request", " by filter"),
+        (row.affinity, "affinity table", ""),
+        (row.affinity_unknown, "set", " of unknown Services left alone"),
     ] {
-        if count != 0 {
-            let _ = write!(text, ", {count} {what}");
+        if number != 0 {
+            let _ = write!(text, ", {}{more}", count(number, noun));
         }
     }
+    if row.refused != 0 {
+        let _ = write!(text, ", {} refused by the kernel", row.refused);
+    }
     if row.nodes > 1 {
-        let _ = write!(text, ", of {} nodes together", row.nodes);
+        let _ = write!(text, ", of {} together", count(row.nodes, "node"));
     }
     text
 }
 
 fn drained_text(row: &DrainRow) -> String {
+    let services = count(row.exempt_services, "service");
     if row.planned > 0 {
-        return format!(
-            "would drain {} destinations, leaves {} services exempt",
-            row.planned, row.exempt_services
-        );
+        return format!("would drain {}, leaves {services} exempt", count(row.planned, "destination"));
     }
     format!(
-        "{} destinations drained, {} with connections left, {} services exempt, {} failed",
-        row.drained, row.waiting, row.exempt_services, row.failed
+        "{} drained, {} with connections left, {services} exempt, {} failed",
+        count(row.drained, "destination"),
+        row.waiting,
+        row.failed
     )
 }
 
@@ -128,15 +131,19 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     }
     let cluster = &status.cluster;
     let services = match (cluster.services, cluster.endpoints) {
-        (Some(services), Some(endpoints)) => format!("{services} Services with {endpoints} endpoints, "),
+        (Some(services), Some(endpoints)) => {
+            format!("{} with {}, ", count(services, "Service"), count(endpoints, "endpoint"))
+        }
         _ => String::new(),
     };
     let file = cluster.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
     line(
         &as_title(&cluster.source),
         format!(
-            "{file}{} nodes, {} backends, {services}read {}",
-            cluster.nodes, cluster.backends, cluster.loaded
+            "{file}{}, {}, {services}read {}",
+            count(cluster.nodes, "node"),
+            count(cluster.backends, "backend"),
+            cluster.loaded
         ),
     );
     if cluster.services.is_none() {
@@ -153,7 +160,7 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
         line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
     }
     if cluster.left_out != 0 {
-        line("Left out", format!("{} endpoints ({})", cluster.left_out, Code::EndpointsLeftOut));
+        line("Left out", format!("{} ({})", count(cluster.left_out, "endpoint"), Code::EndpointsLeftOut));
     }
     for row in &cluster.left_out_examples {
         line("", format!("{} on {}: {}", row.address, row.node, row.why));
@@ -163,7 +170,7 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     }
     line("View", view_text(cluster));
     let plane = &status.dataplane;
-    line("Maps", format!("{}, room for {} backends", plane.pin_dir, plane.max_backends));
+    line("Maps", format!("{}, room for {}", plane.pin_dir, count(plane.max_backends, "backend")));
     let late = match plane.renewed_late() {
         true if plane.has_lapsed() => format!(" ({})", Code::Lapsed),
         true => format!(" ({})", Code::RenewedLate),
@@ -179,15 +186,15 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
         }
     }
     if status.uncovered != 0 {
-        let count = status.uncovered;
-        line("Not covered", format!("{count} backends"));
+        let uncovered = status.uncovered;
+        line("Not covered", count(uncovered, "backend"));
         for row in &status.uncovered_examples {
             line("", format!("{} on {}: {}", row.address, row.node, or_dash(row.uncovered.as_ref())));
         }
-        if count > status.uncovered_examples.len() {
+        if uncovered > status.uncovered_examples.len() {
             line(
                 "",
-                format!("and {} more: see `nodefence backends`", count - status.uncovered_examples.len()),
+                format!("and {} more: see `nodefence backends`", uncovered - status.uncovered_examples.len()),
             );
         }
     }
@@ -211,14 +218,17 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
         line("Next hop", format!("{} on {}: {}", row.address, row.interface, row.state));
     }
     if status.exempt != 0 {
-        line("Exempt", format!("{} ports of flagged nodes, which are not cut", status.exempt));
+        line("Exempt", format!("{} of flagged nodes, not cut", count(status.exempt, "port")));
         for row in &status.exempt_examples {
             let socket = std::net::SocketAddr::new(row.address, row.port);
             line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
         }
     }
     if status.would_exempt != 0 {
-        line("Would exempt", format!("{} more ports, were what is observed enforced", status.would_exempt));
+        line(
+            "Would exempt",
+            format!("{}, were what is observed enforced", count(status.would_exempt, "more port")),
+        );
     }
     if let Some(guard) = guard_text(&status.ipvs) {
         line("IPVS guard", guard.to_owned());

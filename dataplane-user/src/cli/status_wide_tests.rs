@@ -121,7 +121,7 @@ fn what_was_deleted_is_counted_by_kind() {
         status["stale"] = json!({"node-b": row});
     });
     let expected = [
-        "Stale           node-b: 5 conntrack entries of UDP and SCTP, 6 of TCP, 7 requests by filter, 3 sets or lists of affinity, 4 sets of unknown Services left alone, 8 refused by the kernel, of 2 nodes together",
+        "Stale           node-b: 5 conntrack entries of UDP and SCTP, 6 of TCP, 7 requests by filter, 3 affinity tables, 4 sets of unknown Services left alone, 8 refused by the kernel, of 2 nodes together",
     ];
     assert_eq!(lines, expected);
 }

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path};
 
 use super::{
     claims::flag_text,
-    output::{columns, or_dash},
+    output::{columns, count, or_dash},
 };
 use crate::{
     dataplane::DetachReport,
@@ -71,10 +71,14 @@ pub(super) fn unflag(report: &UnflagReport) -> String {
 pub(super) fn detach(detached: &Detached) -> String {
     let DetachReport { links, filters, qdiscs, maps } = &detached.removed;
     let mut text = format!(
-        "removed {links} links, {filters} clsact filters, {qdiscs} clsact qdiscs, {maps} pinned maps"
+        "removed {}, {}, {}, {}",
+        count(*links, "link"),
+        count(*filters, "clsact filter"),
+        count(*qdiscs, "clsact qdisc"),
+        count(*maps, "pinned map")
     );
     if detached.restored > 0 {
-        let _ = write!(text, ", restored {} IPVS destinations", detached.restored);
+        let _ = write!(text, ", restored {}", count(detached.restored, "IPVS destination"));
     }
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());

@@ -43,8 +43,8 @@ use crate::{
 pub(super) const END_IT: &str = "end it first, or it would attach again";
 const NOT_RESTORED: &str = "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \
      gives them their weight back)";
-const TAKE_SIGNALS: &str = "take signals";
-const START_THREADS: &str = "start the agent's threads";
+const TAKE_SIGNALS: &str = "cannot take signals";
+const START_THREADS: &str = "cannot start the agent's threads";
 
 /// The contexts of errors that only a kernel or another program can cause.
 #[cfg(test)]
@@ -60,7 +60,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 (None, Some(file)) => Source::File(file.clone()),
                 (None, None) => anyhow::bail!("--cluster-file is missing"),
             };
-            let log = Log::begin(args.log_format);
+            let log = Log::begin(args.log_format)?;
             let settings = settings(args, &cli, log.logging());
             return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
@@ -145,7 +145,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         Verb::Guard(GuardArgs { parent, ref pin_dir }) => {
             // The signals are blocked before the log starts its thread, which inherits that.
             let ends = drain::Ends::hold().context(TAKE_SIGNALS)?;
-            let log = Log::begin(LogFormat::Text);
+            let log = Log::begin(LogFormat::Text)?;
             let ended = match parent {
                 Some(parent) => drain::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
                 None => guard(&cli.run_dir, pin_dir, ends),
@@ -346,7 +346,7 @@ fn man(dir: Option<&Path>) -> anyhow::Result<()> {
             put(page)?;
         }
         Some(dir) => {
-            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+            fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
             let mut command = command.disable_help_subcommand(true);
             command.build();
             let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -355,7 +355,7 @@ fn man(dir: Option<&Path>) -> anyhow::Result<()> {
                 clap_mangen::Man::new(page.clone())
                     .source(concat!("nodefence ", env!("CARGO_PKG_VERSION")))
                     .generate_to(dir)
-                    .with_context(|| format!("write into {}", dir.display()))?;
+                    .with_context(|| format!("cannot write into {}", dir.display()))?;
             }
         }
     }

@@ -105,7 +105,7 @@ fn capabilities(facts: &Facts, kernel: KernelVersion) -> Check {
         (_, false) => Check::warn(
             "capabilities",
             format!(
-                "this user lacks {}; whether the agent's will is not known from here",
+                "this user lacks {}; the agent may run as another user, whose capabilities are not known here",
                 missing.join(", ")
             ),
             AS_ROOT,

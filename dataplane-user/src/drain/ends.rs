@@ -36,7 +36,7 @@ impl Ends {
             tracing::info!(
                 event = "guard-told-to-end",
                 signal,
-                "guard: told to end; does so once nothing is left to be restored"
+                "the guard was told to end, and ends once nothing is left to be restored"
             );
             self.told = Some(signal);
         }

@@ -87,7 +87,7 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardErro
         tracing::debug!(
             event = "guard-keeps-nice",
             %error,
-            "guard: goes on with the nice value that it was given"
+            "the guard keeps the nice value that it was given"
         );
     }
     let run = run_dir.display();
@@ -96,16 +96,16 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardErro
         event = "guard-watches",
         run_dir = %run,
         pin_dir = %pins,
-        "guard: watches over what agents drain from IPVS"
+        "the guard watches over what agents drain from IPVS"
     );
     if !dataplane::in_bpffs(pin_dir).unwrap_or(false) {
         tracing::warn!(
             event = "guard-no-bpffs",
-            "guard: {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
+            "the guard's pin folder {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
         );
     }
     GuardState::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
-    tracing::info!(event = "guard-ends", "guard: ends; nothing is left to be restored");
+    tracing::info!(event = "guard-ends", "the guard ends; nothing is left to be restored");
     Ok(())
 }
 
@@ -265,7 +265,7 @@ impl<'a> GuardState<'a> {
             tracing::error!(
                 event = "guard-cannot-restore",
                 problem,
-                "guard: cannot restore what has lapsed; tried again"
+                "the guard could not restore destinations whose lease has lapsed; it tries again"
             );
             self.told = problem;
         }

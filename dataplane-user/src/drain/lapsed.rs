@@ -99,7 +99,7 @@ pub fn restore_entries(entries: &BTreeMap<Pair, Entry>) -> Result<BTreeMap<Pair,
             event = "ipvs-lapsed-restored",
             changes,
             left,
-            "restored in IPVS what had been drained and has lapsed"
+            "drained IPVS destinations whose lease had lapsed were restored"
         );
     }
     Ok(restored.left)

@@ -368,10 +368,10 @@ impl Pages {
         let mut world = self.0.borrow_mut();
         for record in records {
             if world.full || world.stumbles() {
-                return Err(ledger::Error::test("no room"));
+                return Err(ledger::Error::test("extend"));
             }
             if !world.step() {
-                return Err(ledger::Error::test("killed"));
+                return Err(ledger::Error::test("write to"));
             }
             match record.clone() {
                 Record::Own(pair, entry) => drop(world.entries.insert(pair, entry)),
@@ -416,7 +416,7 @@ impl Book for Pages {
     fn write_all(&mut self, entries: &BTreeMap<Pair, Entry>) -> Result<(), ledger::Error> {
         let mut world = self.0.borrow_mut();
         if world.full || world.stumbles() {
-            return Err(ledger::Error::test("no room"));
+            return Err(ledger::Error::test("extend"));
         }
         world.entries.clone_from(entries);
         Ok(())

@@ -108,8 +108,8 @@ impl Ledger {
             .mode(0o600)
             .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
             .open(&path)
-            .map_err(failed("open it"))?;
-        let bytes = read_all(&file).map_err(failed("read it"))?;
+            .map_err(failed("open"))?;
+        let bytes = read_all(&file).map_err(failed("read"))?;
         let (mut loaded, lines) = parse(&bytes, &Header::here());
         if loaded.unread().is_some() {
             let aside = aside(&path);
@@ -138,7 +138,7 @@ impl Ledger {
         match read {
             Ok(bytes) => Ok(parse(&bytes, &Header::here()).0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Loaded::default()),
-            Err(source) => Err(Error { path, what: "read it", source }),
+            Err(source) => Err(Error { path, what: "read", source }),
         }
     }
 
@@ -155,7 +155,7 @@ impl Ledger {
                 Ok(loaded.entries.is_empty() && loaded.unread().is_none())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(source) => Err(Error { path: Self::path(run_dir), what: "look at it", source }),
+            Err(source) => Err(Error { path: Self::path(run_dir), what: "look at", source }),
         }
     }
 
@@ -170,7 +170,7 @@ impl Ledger {
             match fs::remove_file(&path) {
                 Ok(()) => was |= name == "log",
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(Error { path, what: "remove it", source }),
+                Err(source) => return Err(Error { path, what: "remove", source }),
             }
         }
         Ok(was)
@@ -197,7 +197,7 @@ impl Ledger {
             line(&mut text, &Stored::of(record));
         }
         self.torn = true;
-        self.file.write_all(&text).map_err(|source| self.failed("write to it", source))?;
+        self.file.write_all(&text).map_err(|source| self.failed("write to", source))?;
         self.torn = false;
         self.lines += records.len();
         Ok(())
@@ -243,7 +243,7 @@ impl Ledger {
             fs::rename(&aside, &self.path)?;
             Ok(file)
         })()
-        .map_err(|source| self.failed("write it anew", source))?;
+        .map_err(|source| self.failed("rewrite", source))?;
         self.file = file;
         self.lines = entries.len();
         self.torn = false;

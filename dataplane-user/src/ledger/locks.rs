@@ -108,7 +108,7 @@ fn path(run_dir: &Path, name: &str) -> PathBuf {
 
 fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<File>>, Error> {
     let path = path(run_dir, name);
-    let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open it", source })?;
+    let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open", source })?;
     let end = Instant::now() + patience;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -118,7 +118,7 @@ fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<F
                 thread::sleep(Duration::from_millis(2));
             }
             Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Ok(None),
-            Err((_, errno)) => return Err(Error { path, what: "lock it", source: errno.into() }),
+            Err((_, errno)) => return Err(Error { path, what: "lock", source: errno.into() }),
         }
     }
 }

@@ -38,7 +38,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 /// Why a file of the ledger cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("ledger {}: {what}: {source}", path.display())]
+#[error("cannot {what} ledger {}: {source}", path.display())]
 pub struct Error {
     path: PathBuf,
     what: &'static str,
@@ -48,7 +48,7 @@ pub struct Error {
 impl Error {
     /// For tests of modules that write to a ledger.
     #[cfg(test)]
-    pub(crate) fn test(why: &'static str) -> Self {
-        Self { path: PathBuf::new(), what: why, source: io::ErrorKind::Other.into() }
+    pub(crate) fn test(what: &'static str) -> Self {
+        Self { path: PathBuf::new(), what, source: io::ErrorKind::Other.into() }
     }
 }

@@ -7,6 +7,7 @@ use crate::{enforce::ChangedBy, plan::Mode};
 
 /// A setting that commands can change while the agent runs. A change holds until the agent ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Setting_of_{T}")]
 pub struct Adjusted<T> {
     /// The value that the agent was started with.
     pub started: T,

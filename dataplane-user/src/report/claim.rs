@@ -138,7 +138,7 @@ pub struct ClaimRow {
     pub withheld_by: Vec<ScopeRow>,
 }
 
-/// A scope in which more nodes are claimed than automatic claims may cut. No automatic claim is enforced there.
+/// A scope in which more nodes are claimed than automatic claims may cut. No automatic claim that was first made up to `since` is enforced there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WithheldRow {
     /// The nodes of the scope.
@@ -158,13 +158,12 @@ impl fmt::Display for WithheldRow {
         let Self { scope, since, until, counted, allowed } = self;
         // An agent that took over knows that the limit was exceeded, but no number.
         match allowed {
-            0 => write!(f, "of {scope} more are claimed than may be")?,
-            _ => write!(f, "of {scope} {counted} are claimed and {allowed} may be")?,
+            0 => write!(f, "{scope}: more nodes claimed than the limit")?,
+            _ => write!(f, "{scope}: {counted} nodes claimed, limit {allowed}")?,
         }
         write!(
             f,
-            ": no claim that no person made is enforced there since {since}; up to {until} only those count that are raised \
-             after that"
+            "; automatic claims raised up to {since} are not enforced there, and count towards the limit again from {until}"
         )
     }
 }
@@ -193,10 +192,13 @@ mod tests {
         };
         assert_eq!(
             row(3, 2).to_string(),
-            "of zone x 3 are claimed and 2 may be: no claim that no person made is enforced there since 1970-01-01T00:00:00Z; \
-             up to 1970-01-01T00:05:00Z only those count that are raised after that"
+            "zone x: 3 nodes claimed, limit 2; automatic claims raised up to 1970-01-01T00:00:00Z are not enforced there, and count \
+             towards the limit again from 1970-01-01T00:05:00Z"
         );
         let taken_over = row(0, 0).to_string();
-        assert!(taken_over.starts_with("of zone x more are claimed than may be: no claim "), "{taken_over}");
+        assert!(
+            taken_over.starts_with("zone x: more nodes claimed than the limit; automatic claims "),
+            "{taken_over}"
+        );
     }
 }

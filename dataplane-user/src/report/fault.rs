@@ -11,7 +11,7 @@ use super::document::Document;
 pub enum Reason {
     /// Something failed (exit code 1).
     Failed,
-    /// The command line is wrong (exit code 2).
+    /// The command line, or a variable of the environment, is wrong (exit code 2).
     Usage,
     /// No agent answers at the socket (exit code 3).
     Unreachable,

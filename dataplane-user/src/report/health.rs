@@ -84,8 +84,8 @@ impl From<Status> for StatusReport {
 impl Health {
     /// The health of an agent in that state.
     ///
-    /// The first word answers whether anything is cut. So a state in which nothing is cut goes before one in which a part is: blind before
-    /// observe, and observe before degraded, whatever warnings an observing agent has. The reasons are in the same line.
+    /// The first word answers whether anything is cut. So a state in which nothing is cut takes precedence over one in which a part is: blind over
+    /// observe, and observe over degraded, whatever warnings an observing agent has. The reasons are in the same line.
     pub fn of(status: &Status) -> Self {
         let warnings = warnings(status);
         let has = |effect| warnings.iter().any(|warning| warning.code.explanation().effect == effect);
@@ -118,9 +118,9 @@ fn why(status: &Status, state: State, warnings: &[Warning]) -> String {
                 blind.filter(|about| about.effect == Effect::Blind).map(|about| about.title).collect();
             let mode = match status.mode {
                 Mode::Enforce => String::new(),
-                Mode::Observe => format!(" (nor would it be: {})", who_observes(status)),
+                Mode::Observe => format!("; the agent only observes ({})", who_observes(status)),
             };
-            [Some(format!("nothing is cut{mode}: {}", blind.join(", "))), counted]
+            [Some(format!("nothing is cut: {}{mode}", blind.join(", "))), counted]
         }
     };
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")

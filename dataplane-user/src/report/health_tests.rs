@@ -112,8 +112,8 @@ const CASES: [Case; 31] = [
                 "scope": {"kind": "zone", "name": "x"}, "since": "2026-01-01T00:00:00Z", "until": "2026-01-01T00:05:00Z", "counted": 3, "allowed": 2
             }]);
         },
-        "of zone x 3 are claimed and 2 may be: no claim that no person made is enforced there since 2026-01-01T00:00:00Z; up to \
-         2026-01-01T00:05:00Z only those count that are raised after that",
+        "zone x: 3 nodes claimed, limit 2; automatic claims raised up to 2026-01-01T00:00:00Z are not enforced there, and count \
+         towards the limit again from 2026-01-01T00:05:00Z",
     ),
     (
         Code::MapsNotWritten,
@@ -261,7 +261,7 @@ fn the_first_word_is_what_must_be_known_first() {
     };
     assert_eq!(
         told(&all),
-        "BLIND: nothing is cut (nor would it be: --mode observe): no device is attached; 2 warnings: NF02, NF30"
+        "BLIND: nothing is cut: no device is attached; the agent only observes (--mode observe); 2 warnings: NF02, NF30"
     );
     assert_eq!(told(&blind), "BLIND: nothing is cut: no device is attached; 1 warning: NF02");
 }

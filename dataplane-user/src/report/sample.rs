@@ -315,6 +315,7 @@ pub(crate) fn one_flagged() -> Status {
             ("/cluster/services", Value::Null),
             ("/cluster/endpoints", Value::Null),
             ("/interfaces", json!([bridge, unattached])),
+            ("/covered", Value::Null),
             ("/neighbours", json!(hops)),
             ("/rescue/own/state", json!("balanced")),
             ("/stale", json!({"node-b": stale})),

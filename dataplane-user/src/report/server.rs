@@ -198,7 +198,7 @@ impl Server {
                     }));
                 }
                 Err(error) => {
-                    tracing::warn!(event = "accept-failed", %error, "accept on the socket");
+                    tracing::warn!(event = "accept-failed", %error, "the socket did not accept a client");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -180,13 +180,13 @@ codes! {
         "backends do not fit in the maps"
         "There are more backends than the map has room for (--max-backends)."
         "Traffic to backends that do not fit is not cut."
-        "nodefence agent --take-over --max-backends ROOM  # with its other options"
+        "echo NODEFENCE_MAX_BACKENDS=ROOM >> /etc/default/nodefence && systemctl restart nodefence  # in a container, set the variable there"
     }
     "NF20" PortsBeyondMaps Fails {
         "host-network ports do not fit in the maps"
         "There are more host-network ports than the map has room for (65,536, exempt ports included)."
         "Traffic to ports that do not fit is not cut."
-        "nodefence backends -o json | grep -c protocol  # list fewer hostNetwork backends"
+        "nodefence backends -o json | jq '[.items[] | select(.port)] | length'  # how many there are; list fewer hostNetwork backends"
     }
     "NF21" DeviceFails Fails {
         "a device is not attached"
@@ -251,7 +251,7 @@ codes! {
     "NF31" LogLinesLost Past {
         "lines of the log were lost"
         "They came faster than they could be put into words, or than somebody read them."
-        "Nothing is cut otherwise. The log has gaps."
+        "What is cut does not change. The log has gaps."
         "nodefence log-level info  # log less; does whoever reads the agent's standard error stand still?"
     }
 }
@@ -312,6 +312,7 @@ mod tests {
     fn each_remedy_begins_with_a_command() {
         let commands = [
             "nodefence",
+            "echo",
             "journalctl",
             "systemctl",
             "cat",

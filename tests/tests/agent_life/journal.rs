@@ -44,9 +44,10 @@ fn the_journal_is_told_how_grave_each_line_is() -> Result<()> {
                     let event = row["event"].as_str().unwrap_or_default().to_owned();
                     (row["level"].as_str().context("no level")?.to_owned(), event)
                 }
-                _ if rest.starts_with("nodefence: ") => ("ERROR".to_owned(), "failed".to_owned()),
                 _ => {
-                    let level = rest.split_whitespace().nth(1).context("no level")?.to_owned();
+                    let is_last = rest.starts_with("nodefence: ");
+                    let level = if is_last { Some("ERROR") } else { rest.split_whitespace().nth(1) };
+                    let level = level.context("no level")?.to_owned();
                     let event = rest.split_once("event=\"").and_then(|(_, rest)| rest.split_once('"'));
                     (level, event.map_or_else(String::new, |(event, _)| event.to_owned()))
                 }

@@ -53,9 +53,7 @@ fn help_teaches() -> Result<()> {
     ensure!(help.contains("Exit codes:") && help.contains("  4  refused"), "{help}");
     ensure!(help.contains("[env: NODEFENCE_RUN_DIR]"), "{help}");
     let agent = text(&run(&["agent", "--help"])?.stdout);
-    for heading in
-        ["Who exists", "What is cut", "Devices", "Beside kube-proxy", "At most", "The agent itself"]
-    {
+    for heading in ["Cluster", "What is cut", "Devices", "kube-proxy", "Limits", "Process and log"] {
         ensure!(agent.contains(&format!("\n{heading}:\n")), "no {heading} in:\n{agent}");
     }
     for verb in VERBS.iter().filter(|verb| **verb != "help") {
@@ -118,7 +116,7 @@ fn a_wrong_command_line_is_2() -> Result<()> {
     Ok(())
 }
 
-/// Options may be set by variables, as in a unit file or a pod. A typed option goes before its variable, and an empty variable counts as not set.
+/// As in a unit file or a pod: the command line takes precedence over a variable, and an empty variable counts as none.
 #[test]
 fn options_are_variables_too() -> Result<()> {
     let with = |variables: &[(&str, &str)], args: &[&str]| -> Result<Output> {
@@ -150,7 +148,15 @@ fn options_are_variables_too() -> Result<()> {
     }
     let output = with(&[("NODEFENCE_OUTPUT", "json")], &["nodes", "-oxml"])?;
     ensure!(output.status.code() == Some(2) && !told(&output).contains(blamed), "{output:?}");
-    // Variables of the agent's options have no effect on other verbs, which run in the same pod.
+    for verb in [&["agent", "--cluster-file", "x"][..], &["guard"]] {
+        let output = with(&[("RUST_LOG", "loud")], verb)?;
+        let said = told(&output);
+        ensure!(
+            output.status.code() == Some(2) && said.contains("RUST_LOG: log level `loud`: expected "),
+            "{said}"
+        );
+    }
+    // The agent's own say nothing to the verbs beside it in a pod.
     let output =
         with(&[socket, ("NODEFENCE_NODE", "node-a"), ("NODEFENCE_FORCE", "maybe")], &["flag", "node-b"])?;
     ensure!(output.status.code() == Some(3), "{output:?}");

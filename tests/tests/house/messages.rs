@@ -30,7 +30,7 @@ const PRINTED: [&str; 6] = [
 /// Texts that are never printed, and why.
 const NEVER: [(&str, &str); 2] = [
     ("no such kind", "clap has refused it by the list of names"),
-    ("make text of the rows", "a row has no value that JSON or YAML lacks"),
+    ("cannot make text of the rows", "a row has no value that JSON or YAML lacks"),
 ];
 
 /// The macros of the log. `docs/log.md` has their events, and no verb prints their texts.

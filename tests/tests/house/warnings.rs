@@ -19,7 +19,7 @@ const HEAD: &str = "# Warnings
 | `DEGRADED` | It is cut, but for what the warnings name. |
 | `OK` | It is cut. |
 
-The word higher up in this table goes before. An observing agent that has warnings as well says `OBSERVE`, since what cuts nothing must be known first. Its warnings stand in the same line.
+The word higher up in this table takes precedence. An observing agent that has warnings as well says `OBSERVE`, since what cuts nothing must be known first. Its warnings stand in the same line.
 
 - A number never gets another meaning. The text of a message may change.
 - `nodefence doctor NF07` says of one what stands here, with this node's own figures. `nodefence doctor` lists those that stand, beside what it finds itself.

@@ -41,7 +41,7 @@ fn what_was_deleted_from_conntrack() -> Result<()> {
     // By filter the agent sends a request for UDP and one for SCTP to node B's pod. No TCP flow was listed. The kernel does not say how many entries a filter
     // deleted.
     let deleted = match Kernel::here()?.families_by_filter() {
-        0 => "1 conntrack entries of UDP and SCTP, 0 of TCP".to_owned(),
+        0 => "1 conntrack entry of UDP and SCTP, 0 of TCP".to_owned(),
         families => {
             format!("0 conntrack entries of UDP and SCTP, 0 of TCP, {} requests by filter", 2 * families)
         }
@@ -100,7 +100,7 @@ fn claims_that_no_person_made_and_are_too_many() -> Result<()> {
         &agent,
         "Automatic       enforce, at most 1/3 of all nodes, of each zone and of each pool (claims that no person made)",
     )?;
-    let withheld = "  NF15  of all nodes 2 are claimed and 1 may be: no claim that no person made is enforced there since ";
+    let withheld = "  NF15  all nodes: 2 nodes claimed, limit 1; automatic claims raised up to ";
     has(&agent, withheld, |line| line.starts_with(withheld))
 }
 

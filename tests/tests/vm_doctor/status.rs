@@ -297,7 +297,7 @@ fn each_problem_has_its_line() -> Result<()> {
         "  NF27  net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have".to_owned(),
     ];
     let after = at(&expected, "Interface")?;
-    let more = lines(&[("Not covered", "1 backends".to_owned()), ("", uncovered.to_owned())]);
+    let more = lines(&[("Not covered", "1 backend".to_owned()), ("", uncovered.to_owned())]);
     expected.splice(after..after, more);
     let asked = |node: &str| {
         let row = &status["challenged"][node];
@@ -319,7 +319,7 @@ fn each_problem_has_its_line() -> Result<()> {
         let address = row["address"].as_str().context("no address")?;
         expected.push(("Next hop".to_owned(), next_hop(ns, address)?));
     }
-    expected.push(("Exempt".to_owned(), "12 ports of flagged nodes, which are not cut".to_owned()));
+    expected.push(("Exempt".to_owned(), "12 ports of flagged nodes, not cut".to_owned()));
     expected.extend(EXEMPT.map(|(node, port, service)| {
         (String::new(), format!("{port} on {node}: all that port {service} may use here is on flagged nodes"))
     }));

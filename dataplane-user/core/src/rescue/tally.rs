@@ -27,7 +27,7 @@ macro_rules! fates {
 }
 
 fates! {
-    /// rescued where it came from; one that met the cut again counts again.
+    /// balanced anew; a packet that met the cut again is counted again.
     Rescued, "rescued";
     /// refused, sent to the backend itself.
     Untranslated, "rescue_untranslated";

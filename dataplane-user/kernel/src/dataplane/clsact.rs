@@ -242,7 +242,7 @@ fn add_qdisc(netlink: &mut Netlink, pin_dir: &Path, ifindex: u32) -> Result<(), 
             // An ingress qdisc takes the same place. It would accept an egress filter, and run it at ingress (ingress_tcf_block,
             // net/sched/sch_ingress.c).
             Err(Error::call(format!(
-                "interface {ifindex} has an ingress qdisc where a clsact qdisc is needed, which has an egress hook as well"
+                "add a clsact qdisc to interface {ifindex}, which has an ingress qdisc, and that has no egress hook"
             ))(io::Error::from_raw_os_error(e.errno)))
         }
     }

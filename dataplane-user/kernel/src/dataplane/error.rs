@@ -29,7 +29,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     Call {
         /// What was tried.
         what: String,

@@ -37,6 +37,7 @@ const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// The result of a probe.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Finding_of_{T}")]
 pub enum Finding<T> {
     /// The probe ran and found this.
     Found(T),

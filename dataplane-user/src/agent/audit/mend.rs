@@ -97,7 +97,7 @@ pub(super) fn mend(context: &AuditContext, memory: &mut AuditMemory, kinds: &BTr
         tracing::error!(
             event = "repair-incomplete",
             problem,
-            "the audit did not repair every fault, and tries again"
+            "not all faults could be repaired; the agent tries again"
         );
     }
     let parts: BTreeSet<Part> = due.iter().map(|one| one.difference.kind.part()).collect();
@@ -148,7 +148,7 @@ fn carry_out(context: &AuditContext, differences: &[&Difference]) -> Vec<String>
             kind = %difference.kind,
             subject = %difference.subject,
             service = difference.service,
-            "the audit repairs a fault"
+            "the agent repairs a fault"
         );
         match (&difference.mend, &difference.subject) {
             (Some(Mend::Ipvs(_)), Subject::Pair(pair)) => {

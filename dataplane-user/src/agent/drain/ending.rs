@@ -65,7 +65,7 @@ impl Work {
         let Some(drive) = self.drive.take() else { return Ok(()) };
         tracing::warn!(
             event = "ipvs-lapsed",
-            "IPVS: what was drained has lapsed; it is restored, and the agent ends"
+            "the lease of drained IPVS destinations has lapsed; they are restored, and the agent ends"
         );
         let settings = Arc::clone(&self.given.sight.settings);
         let Settings { run_dir, options, .. } = &*settings;

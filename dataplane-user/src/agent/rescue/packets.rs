@@ -285,7 +285,7 @@ impl Helper {
             tracing::warn!(
                 event = "own-sockets-not-rescued",
                 %ends,
-                "packets of own sockets are not balanced anew: they wait until they are repeated"
+                "packets of own sockets are not balanced anew: they wait until their sender repeats them"
             );
         }
         if balanced { Fate::Rescued } else { Fate::Repeated }

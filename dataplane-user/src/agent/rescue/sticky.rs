@@ -76,7 +76,7 @@ fn run(context: &RescueContext, packets: &Receiver<Packet>) {
                     tried = Some(Instant::now());
                     tracing::warn!(
                         event = "sticky-rescue-unavailable",
-                        "packets of clients with session affinity cannot be rescued: {error:#}"
+                        "packets of clients with affinity cannot be rescued: {error:#}"
                     );
                     None
                 }

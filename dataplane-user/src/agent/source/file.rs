@@ -44,7 +44,7 @@ impl Followed {
         // The file is watched before it is read: a change in between is seen.
         let watch = FileWatch::new(source.path());
         let view = Arc::new(source.load()?);
-        let local = local_addresses().context("list this machine's addresses")?;
+        let local = local_addresses().context("cannot list this machine's addresses")?;
         refuse_local(&view, &local).with_context(|| source.path().display().to_string())?;
         let own_node = own_node(&view, settings.node.as_deref(), &local)?;
         Ok(Self { source, watch, view, own_node })
@@ -143,6 +143,6 @@ async fn take(
             "this node is not in {source} any more"
         );
     }
-    tracing::info!(event = "view-taken", nodes, backends, "took {source}");
+    tracing::info!(event = "view-taken", nodes, backends, "{source} was read, and its view is in force");
     Ok(())
 }

@@ -118,7 +118,7 @@ impl Taking {
                 }
             };
         };
-        let local = local_addresses().context("list this machine's addresses")?;
+        let local = local_addresses().context("cannot list this machine's addresses")?;
         let own = own_node(&view, named, &local)?;
         self.set_machine(&own, local);
         let view = Arc::new(self.objects.view());
@@ -127,7 +127,7 @@ impl Taking {
             event = "view-taken",
             nodes = view.nodes.len(),
             backends = view.backends(),
-            "took {}",
+            "{} was read, and its view is in force",
             view.source
         );
         Ok((own, view))

@@ -35,7 +35,11 @@ impl SourceSink {
         self.row.send_modify(|row| {
             // A view is tried again now and then. Each new error is logged once.
             if let Some(error) = error.as_ref().filter(|error| row.error.as_ref() != Some(error)) {
-                tracing::error!(event = "view-refused", error, "the last good view stays");
+                tracing::error!(
+                    event = "view-refused",
+                    error,
+                    "what the source of nodes says was not taken; the last good view stays in force"
+                );
             }
             row.error = error;
         });

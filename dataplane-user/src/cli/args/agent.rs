@@ -14,12 +14,12 @@ use crate::{
 };
 
 /// Headings of the agent's options.
-const NODES: &str = "Who exists";
+const CLUSTER: &str = "Cluster";
 const CUT: &str = "What is cut";
 const DEVICES: &str = "Devices";
-const KUBE_PROXY: &str = "Beside kube-proxy";
-const AT_MOST: &str = "At most";
-const PROCESS: &str = "The agent itself";
+const KUBE_PROXY: &str = "kube-proxy";
+const LIMITS: &str = "Limits";
+const PROCESS: &str = "Process and log";
 
 const AGENT: Help = Help {
     facts: "\
@@ -43,10 +43,10 @@ Examples:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AGENT.short, after_long_help = AGENT.long())]
 pub struct AgentArgs {
-    /// Who exists: YAML or JSON, followed as it changes
+    /// Nodes, backends and Services of the cluster: YAML or JSON, followed as it changes
     ///
     /// docs/cluster-file.md has its format.
-    #[arg(long, help_heading = NODES, value_name = "FILE", required = true)]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE", required = true)]
     pub cluster_file: Option<PathBuf>,
 
     /// A device by which packets leave to backends (repeatable, or separated by commas), and `auto`: those that routes and policy rules give
@@ -60,11 +60,11 @@ pub struct AgentArgs {
     /// This node's name [default: the node in the file whose address is local]
     ///
     /// Where no node's address is local, or those of two nodes are, the agent ends with an error.
-    #[arg(long, help_heading = NODES, value_name = "NAME")]
+    #[arg(long, help_heading = CLUSTER, value_name = "NAME")]
     pub node: Option<String>,
 
     /// Believe a cluster file without nodes; else it is an error, and the last good view stays
-    #[arg(long, help_heading = NODES)]
+    #[arg(long, help_heading = CLUSTER)]
     pub allow_empty: bool,
 
     /// Cut, or only count what would be cut
@@ -102,7 +102,7 @@ pub struct AgentArgs {
     /// A cluster file is confirmed when it is read: whoever writes it must write or touch it at least that often, be it unchanged. Single
     /// objects are confirmed by whatever their source tells. An agent that waits for its first view counts from its start. The shortest time
     /// is 1 s, the longest 3,650 days. A source that is cut off ends no cut by itself.
-    #[arg(long, help_heading = NODES, value_name = "TIME", value_parser = view_age)]
+    #[arg(long, help_heading = CLUSTER, value_name = "TIME", value_parser = view_age)]
     pub max_view_age: Option<Duration>,
 
     /// What senders to a flagged node are told: refuse (RST, ICMP port unreachable) or drop (nothing)
@@ -172,20 +172,20 @@ pub struct AgentArgs {
     /// Backends that fit into the map
     ///
     /// Traffic to what does not fit passes. It is counted and reported.
-    #[arg(long, help_heading = AT_MOST, value_name = "N", default_value_t = DEFAULT_MAX_BACKENDS, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    #[arg(long, help_heading = LIMITS, value_name = "N", default_value_t = DEFAULT_MAX_BACKENDS, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_backends: u32,
 
     /// ICMP answers a second of the whole machine; the rest, and what a sender gets beyond six in a row and one a second, is dropped and counted
     ///
     /// The agent's answers for what it does not rescue are included. Addresses of this machine have no limit of their own as senders. The
     /// counters are `icmp_limited` and `icmp_sender_limited`.
-    #[arg(long, help_heading = AT_MOST, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
+    #[arg(long, help_heading = LIMITS, value_name = "N", default_value_t = DEFAULT_ICMP_PER_SECOND)]
     pub icmp_per_second: u32,
 
     /// New connections and datagrams a second that are balanced anew in place of being refused, at most
     ///
     /// What is beyond is refused at once, and `status` counts it.
-    #[arg(long, help_heading = AT_MOST, value_name = "N", default_value_t = DEFAULT_RESCUE_PER_SECOND)]
+    #[arg(long, help_heading = LIMITS, value_name = "N", default_value_t = DEFAULT_RESCUE_PER_SECOND)]
     pub rescue_per_second: u32,
 
     /// Log sampled cuts (at most 20 a second and CPU) from the kernel programs, for debugging

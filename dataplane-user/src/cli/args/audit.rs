@@ -57,13 +57,13 @@ Kinds, with what `repair` does about each:
                        Reported: its log says what its sync waits for or fails at.
   flagged-affinity     a client that Service affinity (`sessionAffinity: ClientIP`) keeps at a backend of a flagged node, but for what is
                        exempt; behind IPVS a real server there that has persistence templates, in a service that has others.
-                       The client is drained from kube-proxy's set or list where it forwards by nftables or iptables. Behind IPVS it is
+                       The client is removed from kube-proxy's set or list where it forwards by nftables or iptables. Behind IPVS it is
                        reported: the agent is at it, see `status`.
 
 States:
   new       kube-proxy may still repair it.
-  fault     it has been there for --fault-after, and at each reading since. A TCP destination of weight 0 without connections needs twice
-            that, and two minutes at least: kube-proxy looks at it once a minute.
+  fault     kube-proxy has not repaired it in time (--fault-after). For a TCP destination of weight 0 without connections that is twice as long, and two
+            minutes at least: kube-proxy looks at it once a minute.
   draining  weight 0, TCP connections, and its endpoint leaves: kube-proxy ends it gently. It is never a fault.
 
 Node ports are expected at every address of the node at which there is one; at the node's own where there is none. The first six kinds \
@@ -72,8 +72,8 @@ are looked at where kube-proxy's mode is IPVS (--proxy). These and `stale-udp` n
 remembered and 1,000 listed, the oldest faults first. Flows from all clients to one backend are one row, and so are clients that \
 affinity keeps at one backend.",
     short: "\
-A difference is a fault once it has been there for two of kube-proxy's syncs (--fault-after of the agent). Exit code 5 where there are \
-faults: the report is on standard output.
+A difference is a fault once it has been there for two of kube-proxy's syncs (--fault-after of the agent), at each reading. Exit code 5 \
+where there are faults: the report is on standard output.
 
 Example:
   nodefence audit -o json",
@@ -87,7 +87,7 @@ their ledger is not touched.
 
 Each fault has one result:
   fixed      it is gone.
-  failed     it was tried, and the fault is still there (exit code 1).
+  failed     it was tried, and the fault is still there.
   would fix  it would be tried (--dry-run).
   skipped    the reason stands behind it: a kind that is only reported, --mode observe, or, for flows and affinity, --proxy none.",
     short: "\

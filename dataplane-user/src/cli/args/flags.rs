@@ -11,7 +11,7 @@ command returns when the flows are counted, or after half a second. With --wait 
 
 The agent stores its flags in `flags.json` in the run folder. A new agent renews all verdicts before it reads the cluster file.
 
-The answer begins with \"on this node only\": no other node's agent knows of the flag. These lines follow, each with its number:
+The answer begins with \"on this node only\". These lines follow, each with its number:
   established  TCP flows to the node that conntrack lists. Each is reset when its client next sends.
   idle         established flows whose clients were challenged. With --wait: how many of these are closed.
   new          new connections and datagrams to covered backends: balanced anew to other endpoints, or why not.
@@ -78,7 +78,7 @@ pub struct FlagArgs {
 
 const UNFLAG: Help = Help {
     facts: "\
-The next packet passes. A flag in the cluster file stays until it is removed there; the answer says that it does.
+The next packet passes. Where the cluster file flags the node too, the answer says so.
 
 Where kube-proxy forwards by IPVS, drained real servers are restored. All but these get their weight at once: a TCP real server that \
 still has connections gets it only once the source of nodes has confirmed its endpoint since the drain began. kube-proxy may be draining \

@@ -9,7 +9,7 @@ use crate::{
 const NODES: Help = Help {
     facts: "\
 A row has the node's index in the maps, the number of its backends, what the datapath does with packets to it, and how many of its ports \
-are exempt. Of two flags, that of `nodefence flag` goes before that of the cluster file.
+are exempt. Of two flags, that of `nodefence flag` takes precedence over that of the cluster file.
 
 -o wide has all addresses, pool and generation too.",
     short: "\

@@ -8,11 +8,10 @@ use crate::report::Code;
 const DETACH: Help = Help {
     facts: "\
 What an agent drained from IPVS is restored first. Ledgers that could not be read and were set aside (`ledger.bad1` to 9) are named and \
-left. Where nothing of ours is pinned in the folder, a warning says that what another --pin-dir had attached may still be. It is refused \
-while an agent runs on the pin folder, whatever its run folder is.",
+left. Where nothing of ours is pinned in the folder, a warning says that what another --pin-dir had attached may still be.",
     short: "\
 Programs, links, filters, maps, pins and the flags in the run folder are removed; a clsact qdisc only if we made it and it is empty. \
-Refused (exit code 6) while an agent runs: end it first.
+Refused (exit code 6) while an agent runs on the run folder or on the pin folder: end it first.
 
 Example:
   nodefence detach",
@@ -86,7 +85,7 @@ A line says ok, warn or fail. It looks at the network namespace that it runs in.
 how kube-proxy forwards. It takes a second at least: conntrack's counters are read twice, and what grew between is told (packets that it \
 drops).
 
-These are warnings: what an ordinary user may not look at (shown as unknown), conflicts of single objects, endpoints that are left out, \
+These are warnings: what an ordinary user may not look at, conflicts of single objects, endpoints that are left out, \
 a device that has virtual functions (SR-IOV), what forwards Services in kube-proxy's place unless the agent has --force, and a BPF \
 filesystem that is not mounted: the agent mounts one at `/sys/fs/bpf`, and only there. Sysctls that break the promise are told with what \
 sets them. A conntrack table that is nine tenths full is told. What is wrong with the agent's source is told too.",

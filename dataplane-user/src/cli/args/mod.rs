@@ -26,12 +26,12 @@ use clap::{
 const GLOBAL: &str = "Options of all commands";
 
 const EXIT_CODES: &str =
-    "Every option is a variable of the environment too, which its help names. What is typed goes before.
+    "Every option is a variable of the environment too, which its help names. The command line takes precedence over the variable.
 
 Exit codes:
   0  done
   1  something failed, and the message says what
-  2  the command line is wrong
+  2  the command line, or a variable of the environment, is wrong
   3  no agent answers at the socket
   4  refused: it would be unwise, or is not allowed
   5  something was found: by audit, doctor, status --check or flag --strict

@@ -5,14 +5,13 @@ use crate::cli::values::ModeArg;
 
 const MODE: Help = Help {
     facts: "\
-The change holds until the agent ends: the next agent goes by its own command line. The first line is what holds. The second line says \
-what is set, by whom and when, and with what the agent was started. What holds `enforce` back is a warning.
-
-With `observe` all verdicts are taken back before the command returns, and what was drained from IPVS is restored.",
+The next agent goes by its own command line. The first line is what holds. The second line says \
+what is set, by whom and when, and with what the agent was started. What holds `enforce` back is a warning.",
     short: "\
 Without an argument it prints what holds. The weaker of this and of what else keeps the agent from cutting holds: what forwards in \
 kube-proxy's place (without --force), --auto for claims that no person made, a view that is older than --max-view-age. With observe all \
-verdicts are taken back as by `unflag`, behind IPVS too; what would be cut is counted.
+verdicts are taken back before the command returns, as by `unflag`, and what was drained from IPVS is restored. What would be cut is \
+counted.
 
 Example:
   nodefence mode observe",
@@ -27,7 +26,7 @@ pub struct ModeArgs {
 }
 
 const LOG_LEVEL: Help = Help {
-    facts: "The change holds until the agent ends. `status` says who changed it. docs/log.md lists the log's lines.",
+    facts: "`status` says who changed it. docs/log.md lists the log's lines.",
     short: "\
 Without an argument it prints what holds.
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{FORMATS, check, has_all, section, sections};
 use crate::{
-    agent::{LockError, own_folder},
+    agent::{LockError, Logging, own_folder},
     cli::{
         args::{Cli, Format},
         claims, environment,
@@ -116,6 +116,7 @@ fn why_a_command_failed() {
     text += &said(run(&["nodefence", "man", "--dir", &at("file/man")]));
     text += &said(run(&["nodefence", "man", "--dir", &at("")]));
     text = text.replace(&*dir.path().to_string_lossy(), "DIR");
+    text += &said(Logging::first_filter(Some("debgu".as_ref())).expect_err("no filter"));
     let guarded = verbs::is_there(Path::new("/proc/nodefence"));
     text += &said(guarded.expect_err("no folder"));
     for context in verbs::CONTEXTS.into_iter().chain([output::NOT_TAKEN]) {
@@ -124,20 +125,24 @@ fn why_a_command_failed() {
     for error in [
         LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: Some(7), advice: verbs::END_IT },
         LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: None, advice: verbs::END_IT },
-        LockError::Folder { path: "/run/nodefence".into(), what: "make it", source: broken() },
+        LockError::Folder { path: "/run/nodefence".into(), what: "make run folder", source: broken() },
         LockError::Folder {
             path: "/run/nodefence".into(),
-            what: "make it",
+            what: "make run folder",
             source: io::ErrorKind::StorageFull.into(),
         },
     ] {
         text += &said(error);
     }
-    for what in ["look at it", "set its mode", "open it", "write the process id", "lock it"] {
+    for what in ["look at run folder", "set the mode of run folder"] {
         text += &said(LockError::Folder { path: "/run/nodefence".into(), what, source: broken() });
     }
+    for what in ["open", "write the process id into", "lock"] {
+        text += &said(LockError::Folder { path: "/run/nodefence/agent.lock".into(), what, source: broken() });
+    }
     let theirs = io::Error::other("it belongs to user 7");
-    text += &said(LockError::Folder { path: "/run/nodefence".into(), what: "use it", source: theirs });
+    text +=
+        &said(LockError::Folder { path: "/run/nodefence".into(), what: "use run folder", source: theirs });
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
     text += &said(own_folder(dir.path()).expect_err("shared")).replace(&*dir.path().to_string_lossy(), "DIR");
     check("failures", &text);
@@ -169,7 +174,10 @@ fn an_error_is_a_line_or_an_object() {
     let held =
         LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: Some(7), advice: verbs::END_IT };
     let errors: [(&str, anyhow::Error); 5] = [
-        ("failed", anyhow::Error::new(broken()).context("take signals").context("begin the guard")),
+        (
+            "failed",
+            anyhow::Error::new(broken()).context("cannot take signals").context("the guard does not begin"),
+        ),
         ("unreachable", ClientError::Unreachable { path, source: io::ErrorKind::NotFound.into() }.into()),
         ("refused", refused(ErrorKind::Refused, "it would be unwise").into()),
         ("busy", held.into()),
