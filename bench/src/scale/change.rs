@@ -83,7 +83,7 @@ fn node(world: &mut World, rounds: u32) -> anyhow::Result<Figure> {
     }
     let spent = summary(&spent).context("no rounds")?;
     Ok(Figure::of("one node comes or goes, processor time", "ms", &spent)
-        .note("no goal; the cost at rest is included; a view with other nodes shares little with the view before it (docs/design/one-owner.md, G.2)"))
+        .note("no goal; the cost at rest is included; a view with other nodes shares little with the view before it (docs/design/view.md)"))
 }
 
 fn named(changes: usize) -> String {

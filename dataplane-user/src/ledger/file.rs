@@ -113,7 +113,7 @@ impl Ledger {
         let (mut loaded, lines) = parse(&bytes, &Header::here());
         if loaded.unread().is_some() {
             let aside = aside(&path);
-            fs::rename(&path, &aside).map_err(failed("set it aside"))?;
+            fs::rename(&path, &aside).map_err(failed("set aside"))?;
             loaded.aside = Some(aside);
         }
         let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
