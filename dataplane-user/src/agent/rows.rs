@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use nodefence_common::{Action, Counter};
+use nodefence_common::Action;
 
 use super::{
     beat::Beat,
@@ -316,17 +316,13 @@ pub(super) fn unflag_report(
 
 /// All counters.
 pub(super) fn counters(shown: &Shown) -> Result<Vec<CounterRow>, Failure> {
-    let row = |name: &str, help: &str, counter: Counter| CounterRow {
-        reason: name.to_owned(),
-        packets: counter.packets,
-        bytes: counter.bytes,
-        help: help.trim().to_owned(),
-    };
     let counters = shown.counters.read().map_err(Failure::failed)?;
-    let kernel = counters.into_iter().map(|(reason, counter)| row(reason.name(), reason.help(), counter));
+    let kernel =
+        counters.into_iter().map(|(reason, counter)| CounterRow::of(reason.name(), reason.help(), counter));
     let unanswered = shown.injector.unanswered();
-    let own = unanswered.into_iter().map(|(why, counter)| row(why.name(), why.help(), counter));
-    let rescued = shown.rescue.tally.get().map(|(fate, counter)| row(fate.name(), fate.help(), counter));
+    let own = unanswered.into_iter().map(|(why, counter)| CounterRow::of(why.name(), why.help(), counter));
+    let rescued =
+        shown.rescue.tally.get().map(|(fate, counter)| CounterRow::of(fate.name(), fate.help(), counter));
     Ok(kernel.chain(own).chain(rescued).collect())
 }
 

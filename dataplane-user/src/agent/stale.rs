@@ -226,7 +226,10 @@ impl StaleFlows {
         }
         tracing::info!(
             event = "stale-flows-deleted",
-            node = flagged.nodes.first().map(|node| node.name.as_str()),
+            node = match &flagged.nodes[..] {
+                [one] => Some(one.name.as_str()),
+                _ => None,
+            },
             nodes = row.nodes,
             affinity = row.affinity,
             datagrams = row.datagrams,

@@ -63,7 +63,7 @@ pub(super) fn counters(counters: &List<CounterRow>) -> String {
 pub(super) fn unflag(report: &UnflagReport) -> String {
     match (&report.still, report.was_flagged) {
         (Some(flag), _) => format!("node {} stays {}", report.node, flag_text(flag)),
-        (None, true) => format!("node {}: traffic passes again", report.node),
+        (None, true) => format!("node {}: the flag is removed", report.node),
         (None, false) => format!("node {} was not flagged", report.node),
     }
 }

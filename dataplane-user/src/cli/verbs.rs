@@ -75,8 +75,8 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 sudo_user,
             };
             let report = caller.flag(request)?;
-            warn(&report.warnings);
             print(caller.format, &report, flag::flag)?;
+            warn(&report.warnings);
             if strict {
                 let (findings, exit) = flag::strict(&report);
                 findings.iter().for_each(|findings| say(&format!("nodefence: {findings}")));

@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use nodefence_common::Counter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +133,17 @@ pub struct CounterRow {
     pub bytes: u64,
     /// What the counter counts.
     pub help: String,
+}
+
+impl CounterRow {
+    pub(crate) fn of(name: &str, help: &str, counter: Counter) -> Self {
+        Self {
+            reason: name.to_owned(),
+            packets: counter.packets,
+            bytes: counter.bytes,
+            help: help.trim().to_owned(),
+        }
+    }
 }
 
 /// The result of challenging the idle clients of a node. A challenged client answers with a packet, and that packet is reset.

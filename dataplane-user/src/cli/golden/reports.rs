@@ -1,5 +1,6 @@
 //! The reports as they are printed.
 
+use nodefence_common::{Counter, Reason};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -12,10 +13,12 @@ use crate::{
         nodes::{self, Watched},
         tables,
     },
+    dataplane::Unanswered,
     report::{
         Adjusted, AuditReport, BackendRow, CounterRow, FlagReport, FlowList, List, ModeReport, NodeList,
         NodeRow, RepairReport, UnflagReport,
     },
+    rescue::Fate,
 };
 
 /// Reads samples from the JSON that the agent sends.
@@ -81,8 +84,13 @@ fn flows() {
 
 #[test]
 fn counters() {
-    let row = json!({"reason": "refused", "packets": 12, "bytes": 720, "help": "a RST was sent"});
-    let samples = [("full", json!([row])), ("none", json!([]))];
+    let counter = Counter { packets: 12, bytes: 720 };
+    let kernel = Reason::ALL.iter().map(|reason| CounterRow::of(reason.name(), reason.help(), counter));
+    let own = [Unanswered::Unanswerable, Unanswered::NotInjected]
+        .map(|why| CounterRow::of(why.name(), why.help(), counter));
+    let rescued = Fate::ALL.iter().map(|fate| CounterRow::of(fate.name(), fate.help(), counter));
+    let all: Vec<CounterRow> = kernel.chain(own).chain(rescued).collect();
+    let samples = [("full", json!(all)), ("none", json!([]))];
     let samples = read_lists::<CounterRow>(&samples);
     report("counters", &samples, &FORMATS, |rows, _| tables::counters(rows));
 }
