@@ -29,6 +29,7 @@ mod looks;
 mod mode;
 mod neighbours;
 mod network;
+mod notes;
 mod notify;
 mod outlets;
 mod own_node;

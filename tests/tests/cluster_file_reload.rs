@@ -203,7 +203,10 @@ fn a_flag_in_the_file_cuts_and_its_removal_frees() -> Result<()> {
     ensure!(b["flag"]["origin"] == "cluster-file" && b["flag"]["reason"] == "disk", "{b}");
     // `unflag` cannot take the file's flag back, and says so.
     let told = agent.cli(&["unflag", "node-b"])?;
-    ensure!(String::from_utf8_lossy(&told.stderr).contains("the cluster file flags it too"), "{told:?}");
+    ensure!(
+        String::from_utf8_lossy(&told.stderr).contains("the cluster file flags the node too"),
+        "{told:?}"
+    );
     action(&agent, "the file's flag taken back", THREE, "node-b", "pass")?;
     // A flag whose time is over has no effect.
     let view = agent.status()?["cluster"]["view"].as_u64().context("no number of the view")?;

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::{
     claim_rows::whole_seconds,
     inbox::{Inbox, NoAnswer},
+    notes::{Note, mode_changes_later},
     rows::{Shown, replacement},
 };
 use crate::{
@@ -34,9 +35,7 @@ pub(super) async fn mode(
     if let Some(mode) = mode {
         verdicts.tell(Input::Mode(mode, asked_now(by)));
         let carried_out = timeout(CARRIED_OUT, verdicts.settled()).await;
-        let carried_out = carried_out.map_err(|_| {
-            Failure::failed(format_args!("{}; the mode changes once it goes on", NoAnswer::StandsStill))
-        })?;
+        let carried_out = carried_out.map_err(|_| mode_changes_later())?;
         carried_out.map_err(|_| Failure::failed(NoAnswer::Ended))?;
     }
     Ok(report(shown))
@@ -71,17 +70,12 @@ fn report(shown: &Shown) -> ModeReport {
         let replaced = replacement(&shown.sight, &world);
         warnings.extend(replaced.filter(|row| row.beside == Beside::Observes).map(|row| row.why));
         if world.held.view_is_old {
-            let source = world.view.source;
-            warnings.push(format!(
-                "{source} has not confirmed its view for longer than --max-view-age: nothing is cut, only counted, until it does"
-            ));
+            warnings.push(Note::NotConfirmed(world.view.source).to_string());
         }
     }
     let lapsing = world.held.lapsing.iter().count();
     if lapsing != 0 {
-        warnings.push(format!(
-            "{lapsing} verdicts could not be taken back; they lapse 3 s after they were last renewed (see `nodefence status`)"
-        ));
+        warnings.push(Note::Lapsing(lapsing).to_string());
     }
     ModeReport { mode: world.held.mode, adjusted: shown.mode_set(&world), warnings }
 }

@@ -7,11 +7,17 @@ use std::{
 
 use nodefence_common::Addr;
 
-use super::{chain::chain, reader::Reader, refusals::not_found, world::World};
+use super::{
+    chain::chain,
+    notes::{Note, no_service},
+    reader::Reader,
+    refusals::not_found,
+    world::World,
+};
 use crate::{
     cluster::{Backends, ClusterView, Protocol, Service},
     conntrack::{Flow, of_backends},
-    report::{ErrorKind, Failure, FlowFilter, FlowList, FlowRow, ServiceFilter},
+    report::{Failure, FlowFilter, FlowList, FlowRow, ServiceFilter},
 };
 
 /// The flows to backends, of one node or of all, that are asked for.
@@ -31,14 +37,14 @@ pub(super) fn flows(world: &World, reader: &Reader, filter: &FlowFilter) -> Resu
     let mut notes = Vec::new();
     for dump in reader.list_while(of_backends(&backends, None), || {}).map_err(failed)? {
         if dump.incomplete {
-            notes.push("conntrack changed too fast to be listed whole; flows may be missing".to_owned());
+            notes.push(Note::FlowsMissing.to_string());
         }
         let rows = dump.flows.iter().filter_map(|flow| Some(flow_row(flow, backends.of_flow(flow)?)));
         flows.extend(rows.filter(|row| is_wanted(filter, service, row)));
     }
     flows.sort_by(|a, b| (&a.node, a.backend, a.client).cmp(&(&b.node, b.backend, b.client)));
     if let Some(limit) = filter.limit.filter(|limit| flows.len() > *limit) {
-        notes.push(format!("{} more flows are not listed (--limit {limit})", flows.len() - limit));
+        notes.push(Note::MoreFlows { more: flows.len() - limit, limit }.to_string());
         flows.truncate(limit);
     }
     Ok(FlowList { items: flows, notes })
@@ -48,14 +54,7 @@ pub(super) fn flows(world: &World, reader: &Reader, filter: &FlowFilter) -> Resu
 fn named<'a>(view: &'a ClusterView, filter: &FlowFilter) -> Result<Option<&'a Service>, Failure> {
     let Some(ServiceFilter::Name(name)) = &filter.service else { return Ok(None) };
     let found = view.services.iter().flatten().find(|service| service.name == *name);
-    let missing = || {
-        let text = format!(
-            "there is no Service `{name}` in {} (expected NAMESPACE/NAME, or its address)",
-            view.source
-        );
-        Failure::new(ErrorKind::NotFound, text)
-    };
-    found.map(|service| Some(&**service)).ok_or_else(missing)
+    found.map(|service| Some(&**service)).ok_or_else(|| no_service(name, view.source))
 }
 
 fn is_wanted(filter: &FlowFilter, service: Option<&Service>, row: &FlowRow) -> bool {
@@ -108,6 +107,7 @@ fn failed(error: impl Into<anyhow::Error>) -> Failure {
 mod tests {
     use super::*;
     use crate::cluster::parse;
+    use crate::report::ErrorKind;
 
     const FILE: &str = "nodes:
 - {name: a, address: 10.0.0.1}

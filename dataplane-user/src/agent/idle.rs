@@ -15,6 +15,7 @@ use super::{
     chain::chain,
     coverage::Coverage,
     follow_up::{FollowUp, Progress, Round},
+    notes::{ANSWERS_NOBODY, OBSERVES},
     outlets::Bells,
     reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
@@ -168,10 +169,8 @@ pub(super) async fn follow(challenger: Challenger, crew: Crew) -> anyhow::Result
 /// Why clients of a node are not challenged at all.
 pub(super) fn pointless(sight: &Sight) -> Option<&'static str> {
     match (sight.mode(), sight.settings.answer) {
-        (Mode::Observe, _) => Some("nothing is cut in observe mode"),
-        (_, Answer::Drop) => {
-            Some("with --answer drop nobody is told; idle clients wait for their own timeouts")
-        }
+        (Mode::Observe, _) => Some(OBSERVES),
+        (_, Answer::Drop) => Some(ANSWERS_NOBODY),
         (Mode::Enforce, Answer::Refuse) => None,
     }
 }

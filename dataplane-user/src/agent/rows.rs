@@ -19,6 +19,7 @@ use super::{
     exempt_rows::exempt_rows,
     follow_up::FollowUp,
     left_out::left_out_rows,
+    notes::Note,
     reader::Reader,
     records::danger,
     rescue_state::RescueState,
@@ -242,23 +243,18 @@ pub(super) fn flag_report(
         .filter(|backend| world.coverage.of(backend.address).is_err())
         .collect();
     if node.name == sight.own_node && row.action != NodeAction::Observe {
-        warnings.push(
-            "processes of this machine that connect to one of its pods themselves still reach it, as the kubelet's probes must"
-                .to_owned(),
-        );
+        warnings.push(Note::OwnNode.to_string());
     }
     if row.action == NodeAction::Observe {
         let observes = replacement(sight, &world).filter(|row| row.beside == Beside::Observes);
         warnings.push(match observes {
-            _ if world.held.view_is_old => {
-                "the view is older than --max-view-age: nothing is cut, only counted".to_owned()
-            }
+            _ if world.held.view_is_old => Note::ViewIsOld.to_string(),
             Some(row) => row.why,
-            None => "observe mode: nothing is cut, only counted".to_owned(),
+            None => Note::Observes.to_string(),
         });
     }
     if node.backends.is_empty() {
-        warnings.push(format!("{} gives it no backends: there is nothing to cut", world.view.source));
+        warnings.push(Note::NoBackends(world.view.source).to_string());
     }
     let uncovered_count = uncovered.len();
     uncovered.truncate(named);
@@ -305,10 +301,8 @@ pub(super) fn unflag_report(
     let world = sight.world();
     let still = flag_of(world.claims_on(&node), world.view.source, now());
     match still.as_ref().map(|flag| &flag.origin) {
-        Some(Origin::Source(_)) => {
-            warnings.push(format!("{} flags it too: remove it there", world.view.source));
-        }
-        Some(Origin::Cli) => warnings.push("another command has flagged it meanwhile".to_owned()),
+        Some(Origin::Source(_)) => warnings.push(Note::SourceFlags(world.view.source).to_string()),
+        Some(Origin::Cli) => warnings.push(Note::AnotherFlag.to_string()),
         None => {}
     }
     UnflagReport { node, was_flagged, still, warnings }

@@ -15,6 +15,7 @@ use super::{
     idle,
     inbox::{Command, Inbox, NoAnswer},
     looks::Looks,
+    notes::{Note, left_meanwhile},
     records::{flagged, unflagged},
     refusals::{failure, save_warning},
     rows::{self, Shown},
@@ -105,12 +106,7 @@ impl Requests {
         };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
         let mut report = rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
-            .ok_or_else(|| {
-                Failure::failed(format_args!(
-                    "`{node}` left {} meanwhile",
-                    self.shown.sight.world().view.source
-                ))
-            })?;
+            .ok_or_else(|| left_meanwhile(&node, self.shown.sight.world().view.source))?;
         report.received_ns = received_ns;
         report.by = by;
         report.new_refused = self.shown.rescue.row().idle;
@@ -146,10 +142,7 @@ impl Requests {
         if was_flagged {
             unflagged(&node);
             warnings.extend(match &done.saved {
-                SaveState::Late => Some(
-                    "the flags file is still being written: until then a restart of the agent would bring the flag back"
-                        .to_owned(),
-                ),
+                SaveState::Late => Some(Note::FlagIsStored.to_string()),
                 saved => save_warning(saved),
             });
         }

@@ -284,6 +284,6 @@ fn flows_are_listed_by_backend_service_and_protocol() -> Result<()> {
     ensure!(list(&["--protocol", "tcp"])?.iter().all(|flow| flow["protocol"] == "tcp"));
     let (told, warned) = ends(&agent, &["flows", "--backend", &backend, "--limit", "1"], 0)?;
     ensure!(told.lines().count() == 2, "{told}");
-    ensure!(warned == format!("warning: {} more flows are not listed (--limit 1)\n", to_b - 1), "{warned}");
+    ensure!(warned == format!("warning: flows that are not listed (--limit 1): {}\n", to_b - 1), "{warned}");
     Ok(())
 }

@@ -18,10 +18,12 @@ use crate::modules::{visit_program_impl_item, visit_program_item};
 const GOLDEN: &str = "dataplane-user/src/cli/golden";
 
 /// The sources whose texts are printed for people, or are the agent's refusals.
-const PRINTED: [&str; 6] = [
+const PRINTED: [&str; 8] = [
     "dataplane-user/src/cli",
     "dataplane-user/src/doctor",
     "dataplane-user/src/report",
+    "dataplane-user/src/agent/inbox.rs",
+    "dataplane-user/src/agent/notes.rs",
     "dataplane-user/src/agent/refusals.rs",
     "dataplane-user/src/agent/lock.rs",
     "dataplane-user/core/src/cluster/file/error.rs",

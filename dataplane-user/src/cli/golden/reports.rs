@@ -75,7 +75,7 @@ fn flows() {
     gre["protocol"] = Value::Null;
     gre["protocol_number"] = json!(47);
     let samples = [
-        ("full", json!({"items": [tcp], "notes": ["3 more flows are not listed (--limit)"]})),
+        ("full", json!({"items": [tcp], "notes": ["flows that are not listed (--limit 20): 3"]})),
         ("least", json!({"items": [udp, gre], "notes": []})),
         ("none", json!({"items": [], "notes": []})),
     ];
@@ -193,9 +193,12 @@ fn what_a_flag_did() {
     counted["challenged"]["problem"] = Value::Null;
     counted["challenging"] = json!(false);
     counted["not_challenged"] = Value::Null;
+    let mut challenged_once = counted.clone();
+    challenged_once["challenging"] = json!(true);
     let samples = [
         ("full", full),
         ("counted", counted),
+        ("challenged once", challenged_once),
         ("least", least.clone()),
         ("observed", with("action", json!("observe"))),
         ("challenging", with("challenging", json!(true))),
