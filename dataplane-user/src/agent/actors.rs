@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -22,7 +22,7 @@ use super::{
     rescue::{self, Rescue},
     rescue_state,
     rows::Shown,
-    serve::Requests,
+    serve::{Requests, WAITERS},
     sight::Sight,
     source::Followed,
     stale::StaleFlows,
@@ -203,6 +203,7 @@ pub(super) fn requests(
         rows,
     };
     Requests {
+        waiters: Semaphore::new(WAITERS),
         shown: Arc::new(shown),
         verdicts: shared.verdicts,
         looks: shared.bells.looks,

@@ -17,9 +17,11 @@ use crate::{
 /// How far a round has come, for who requested it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Progress {
-    /// The flows that were found and challenged, once each was challenged for the first time; their end is not known yet. At the end: the
-    /// outcome. `None` where there was no point in a challenge.
+    /// The flows, from when they are counted. `None` at the end where there was no point in a challenge.
     pub(super) row: Option<ChallengeRow>,
+    /// Every flow was challenged once.
+    pub(super) challenged: bool,
+    /// `row` is the outcome.
     pub(super) ended: bool,
 }
 
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(due(&follow_up, &[]), rounds(&[]));
         let mut begun = follow_up.due(&world(&[("b", 5)]));
         for request in begun.remove(0).requests {
-            request.send(Progress { row: None, ended: true }).unwrap();
+            request.send(Progress { ended: true, ..Progress::default() }).unwrap();
         }
         assert!(waits.borrow_and_update().ended);
         // A node that is cut already is challenged again, once for all who want it.

@@ -111,7 +111,11 @@ impl Challenger {
         }
         for Round { node, requests } in rounds {
             for request in requests {
-                request.send_replace(Progress { row: rows.get(&node).cloned(), ended: true });
+                request.send_replace(Progress {
+                    row: rows.get(&node).cloned(),
+                    challenged: true,
+                    ended: true,
+                });
             }
         }
     }
@@ -304,13 +308,19 @@ impl Surroundings for ChallengeSurroundings<'_> {
         taken
     }
 
-    fn challenged_once(&mut self, reports: &[Report]) {
+    fn first_round(&mut self, reports: &[Report], over: bool) {
         for (node, report) in self.nodes.iter().zip(reports) {
+            let row = row(report.clone(), &self.failed);
             for request in
                 self.rounds.iter().filter(|round| round.node == *node).flat_map(|round| &round.requests)
             {
-                request.send_modify(|progress| progress.row = Some(row(report.clone(), &self.failed)));
+                request.send_replace(Progress {
+                    row: Some(row.clone()),
+                    challenged: over,
+                    ended: over && row.challenged == 0,
+                });
             }
+            self.challenger.follow_up.note_challenged(node, row);
         }
     }
 
@@ -321,11 +331,12 @@ impl Surroundings for ChallengeSurroundings<'_> {
 
 fn row(report: Report, failed: &Option<String>) -> ChallengeRow {
     let problem = match (report.stopped, report.incomplete) {
-        (true, _) => Some("ended early: the flag was taken back".to_owned()),
+        (true, _) => Some("ended early: the node is not cut any more".to_owned()),
         (_, true) => Some("conntrack changed too fast to be listed whole; flows may be missing".to_owned()),
         _ => None,
     };
     ChallengeRow {
+        is_complete: !report.incomplete,
         listed: report.listed,
         challenged: report.challenged,
         closed: report.closed,

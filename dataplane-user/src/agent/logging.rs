@@ -86,11 +86,18 @@ fn text(filter: &reload::Handle<EnvFilter, Registry>) -> String {
 fn filter(level: &str) -> Result<EnvFilter, String> {
     let expected =
         "expected error, warn, info, debug, trace or off, or directives as in info,nodefence::agent=debug";
-    let is_level = |part: &str| LEVELS.contains(&part.trim().to_ascii_lowercase().as_str());
-    if let Some(part) = level.split(',').find(|part| !part.contains('=') && !is_level(part)) {
-        return Err(format!("log level `{part}`: {expected}"));
+    let is_level = |part: &str| LEVELS.contains(&part.to_ascii_lowercase().as_str());
+    let is_directive = |part: &str| {
+        let is_plain = !part.contains(|letter: char| letter.is_whitespace() || letter.is_control());
+        is_plain && part.split_once('=').is_some_and(|(_, level)| !level.is_empty())
+    };
+    let parts: Vec<&str> = level.split(',').map(str::trim).collect();
+    if let Some(part) = parts.iter().find(|part| !is_level(part) && !is_directive(part)) {
+        return Err(format!("log level `{}`: {expected}", part.escape_debug()));
     }
-    EnvFilter::builder().parse(level).map_err(|error| format!("log level `{level}`: {error}; {expected}"))
+    EnvFilter::builder()
+        .parse(parts.join(","))
+        .map_err(|error| format!("log level `{level}`: {error}; {expected}"))
 }
 
 #[cfg(test)]

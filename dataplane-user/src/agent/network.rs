@@ -307,7 +307,7 @@ fn tell_uncovered(sight: &Sight, before: usize, count: usize) {
         tracing::warn!(
             event = "backends-uncovered",
             count,
-            first = ?backend,
+            first = backend.map(tracing::field::display),
             why,
             "traffic to these backends is not cut: no attached device covers them"
         );

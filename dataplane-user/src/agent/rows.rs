@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -37,8 +38,8 @@ use crate::{
     plan::{Exemptions, Mode, Policy},
     proxy::Judgement,
     report::{
-        Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagReport,
-        FlagRow, NodeAction, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
+        Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, ExemptRow, Failure,
+        FlagReport, FlagRow, NodeAction, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
     },
 };
 
@@ -262,10 +263,17 @@ pub(super) fn flag_report(
         .into_iter()
         .map(|backend| backend_row(&world.coverage, &sight.own_node, node, backend, true))
         .collect();
-    let exempt =
-        exempt_rows(&world.view, &moment.exemptions).filter(|exempt| exempt.node == row.name).take(named);
+    let mut exempt: Vec<ExemptRow> =
+        exempt_rows(&world.view, &moment.exemptions).filter(|exempt| exempt.node == row.name).collect();
+    let exempt_addresses: HashSet<IpAddr> = exempt.iter().map(|exempt| exempt.address).collect();
+    let is_cut = |backend: &&Backend| {
+        world.coverage.of(backend.address).is_ok() && !exempt_addresses.contains(&backend.address)
+    };
+    let cut_count = leaving(&sight.own_node, node, true).filter(is_cut).count();
+    exempt.truncate(named);
     Some(FlagReport {
-        exempt: exempt.collect(),
+        exempt,
+        cut_count,
         exempt_count: row.exempt,
         node: row.name,
         on: sight.own_node.to_string(),

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{Semaphore, oneshot, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -36,6 +39,11 @@ const WAIT_FOR_COUNT: Duration = Duration::from_millis(500);
 /// How long a `flag` of the own node waits at most until its pods' devices are attached: the task that attaches may stand still. The
 /// verdict waits for these devices as long again.
 const OWN_LOOK: Duration = Duration::from_secs(1);
+/// How often a `flag` that waits looks whether its claim is still there.
+const LOOK_AT_CLAIM: Duration = Duration::from_millis(100);
+/// How many commands wait for the end of a round of challenges at once. The others return as without `--wait`, so that the socket has places
+/// left for `unflag` and `status`.
+pub(super) const WAITERS: usize = 16;
 /// How long to wait for an audit or a repair. The client gives up sooner, and each request that waits takes one of the socket's places.
 const ANSWERED: Duration = Duration::from_secs(60);
 /// How many uncovered backends a `flag` names.
@@ -62,6 +70,8 @@ pub(super) struct Requests {
     /// The thread that watches the tables.
     pub(super) audit: audit::Inbox,
     pub(super) crew: Crew,
+    /// The places of the commands that wait for the end of a round: [`WAITERS`] of them.
+    pub(super) waiters: Semaphore,
     /// Cancelled once another agent takes over.
     pub(super) handed_over: CancellationToken,
 }
@@ -87,7 +97,7 @@ impl Requests {
             let looks = Arc::clone(&self.looks);
             self.blocking(move |_| looks.look(OWN_LOOK)).await?;
         }
-        let mut progress = self.shown.follow_up.request(&node);
+        let progress = self.shown.follow_up.request(&node);
         let claim = NewClaim {
             source: ClaimSource::Cli,
             by: by.as_str().into(),
@@ -104,7 +114,13 @@ impl Requests {
             Changed::Raised { before } => before,
             Changed::Withdrawn { .. } | Changed::HandedOver => None,
         };
+        let not_challenged = idle::pointless(&self.shown.sight);
+        let Progress { row, ended, .. } = match not_challenged {
+            Some(_) => Progress { ended: true, ..Progress::default() },
+            None => self.progress(&node, progress, wait).await,
+        };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
+        // Only now: the flag may have been withdrawn, or the mode changed, meanwhile.
         let mut report = rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
             .ok_or_else(|| left_meanwhile(&node, self.shown.sight.world().view.source))?;
         report.received_ns = received_ns;
@@ -115,23 +131,41 @@ impl Requests {
             None => report.written = false,
         }
         report.beyond_maps = self.shown.rows.tables.borrow().report.left_out;
+        report.not_challenged = not_challenged.map(str::to_owned);
+        report.established = row.as_ref().and_then(ChallengeRow::established);
+        report.challenged = row;
+        report.challenging = !ended;
         warnings.append(&mut report.warnings);
-        report.not_challenged = idle::pointless(&self.shown.sight).map(str::to_owned);
-        if report.not_challenged.is_none() {
-            let limit = if wait { WAIT_FOR_CHALLENGE } else { WAIT_FOR_COUNT };
-            let came = progress.wait_for(|progress| progress.ended || !wait && progress.row.is_some());
-            let Progress { row, ended } = match timeout(limit, came).await {
-                Ok(Ok(progress)) => progress.clone(),
-                // There is no challenge where the flag was withdrawn meanwhile.
-                Ok(Err(_)) => Progress { row: None, ended: true },
-                Err(_) => Progress::default(),
-            };
-            report.established = row.as_ref().and_then(ChallengeRow::established);
-            report.challenged = row;
-            report.challenging = !ended;
-        }
         report.warnings = warnings;
         Ok(report)
+    }
+
+    /// Waits for the round of challenges: with `wait` for its end, else until each flow was challenged once. Returns how far it came in time.
+    async fn progress(
+        &self,
+        node: &NodeName,
+        mut progress: watch::Receiver<Progress>,
+        wait: bool,
+    ) -> Progress {
+        let place = if wait { self.waiters.try_acquire().ok() } else { None };
+        let limit = if place.is_some() { WAIT_FOR_CHALLENGE } else { WAIT_FOR_COUNT };
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let came = progress.wait_for(|progress| progress.ended || place.is_none() && progress.challenged);
+            let came = timeout(left.min(LOOK_AT_CLAIM), came).await.map(|came| came.is_ok());
+            let last = progress.borrow().clone();
+            match came {
+                Ok(true) => return last,
+                Ok(false) => return Progress { ended: true, ..last },
+                // No round comes where the flag was withdrawn before it began.
+                Err(_) if !self.shown.sight.world().is_claimed(node) => {
+                    return Progress { ended: true, ..last };
+                }
+                Err(_) if left <= LOOK_AT_CLAIM => return last,
+                Err(_) => {}
+            }
+        }
     }
 
     async fn unflag(&self, node: String) -> Result<UnflagReport, Failure> {

@@ -86,11 +86,12 @@ impl Tables {
 
     fn log(&self, report: &WriteReport) {
         if report.left_out + report.left_out_ports != 0 {
+            let first: Vec<String> = report.left_out_first.iter().map(ToString::to_string).collect();
             tracing::error!(
                 event = "maps-full",
                 backends = report.left_out,
                 ports = report.left_out_ports,
-                first = ?report.left_out_first,
+                first = first.join(", "),
                 max_backends = self.max_backends,
                 "the maps are full; traffic to these backends passes"
             );

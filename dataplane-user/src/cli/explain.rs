@@ -103,7 +103,8 @@ pub(super) fn remedy(code: Code, status: Option<&Status>) -> String {
         Code::VirtualFunctions => row.virtual_functions != 0,
         _ => row.error.is_some(),
     });
-    let room = u64::from(status.dataplane.max_backends).saturating_mul(2);
+    let present = u64::from(status.dataplane.max_backends);
+    let room = present.saturating_add(status.dataplane.left_out).max(present.saturating_mul(2));
     remedy
         .replace("CLUSTER_FILE", file)
         .replace("PIN_DIR", &status.dataplane.pin_dir)
@@ -130,7 +131,7 @@ mod tests {
             "NF19   backends do not fit in the maps\n\
              means  There are more backends than the map has room for (--max-backends).\n\
              users  Traffic to backends that do not fit is not cut.\n\
-             here   3 backends do not fit and pass:  ... (room for 8)\n\
+             here   3 backends do not fit and pass: , ... (room for 8)\n\
              do     echo NODEFENCE_MAX_BACKENDS=16 >> /etc/default/nodefence && systemctl restart nodefence  # in a container, set the \
              variable there\n"
         );

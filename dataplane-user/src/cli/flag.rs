@@ -13,7 +13,12 @@ pub(super) fn flag(report: &FlagReport) -> String {
     let by = if report.by.is_empty() { String::new() } else { format!(" by {}", printable(&report.by)) };
     // An agent of an earlier version does not name its own node.
     let on = if report.on.is_empty() { String::new() } else { format!(" ({})", report.on) };
-    let mut text = format!("on this node only{on}: {} is flagged{by}, {ends}\n", report.node);
+    let mut text = match report.action {
+        NodeAction::Pass => {
+            format!("on this node only{on}: the flag on {} was withdrawn meanwhile\n", report.node)
+        }
+        _ => format!("on this node only{on}: {} is flagged{by}, {ends}\n", report.node),
+    };
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<13}{value}");
     };
@@ -94,6 +99,7 @@ fn of_flows(report: &FlagReport) -> [String; 2] {
         (Some(count), _) => format!("{count} TCP flows, each reset when its client next sends"),
         (None, Some(problem)) => format!("not counted: {}", printable(problem)),
         (None, None) if is_observed(report) => "pass, and are counted".to_owned(),
+        (None, None) if report.action == NodeAction::Pass => "pass".to_owned(),
         (None, None) if report.challenging => {
             "not counted yet: see `nodefence status`, or use --wait".to_owned()
         }
@@ -101,21 +107,21 @@ fn of_flows(report: &FlagReport) -> [String; 2] {
     };
     let idle = match (&report.not_challenged, &report.challenged) {
         (Some(why), _) => format!("not challenged: {}", printable(why)),
-        (None, Some(row)) if report.challenging => {
+        (None, Some(row)) if report.challenging && row.challenged != 0 => {
             format!("{} challenged so far: see `nodefence status`", row.challenged)
         }
+        (None, _) if report.challenging => "their clients are being challenged".to_owned(),
         (None, Some(row)) => idle_text(row),
-        (None, None) if report.challenging => "their clients are being challenged".to_owned(),
         (None, None) => "not challenged".to_owned(),
     };
     [established, idle]
 }
 
 fn of_new(report: &FlagReport) -> String {
-    let covered = report.backends.saturating_sub(report.uncovered_count);
-    let to = format!("to {covered} of {} backends: ", report.backends);
+    let to = format!("to {} of {} backends: ", report.cut_count, report.backends);
     match &report.new_refused {
         _ if is_observed(report) => to + "pass, and are counted",
+        _ if report.action == NodeAction::Pass => to + "pass",
         None => to + "balanced anew to other endpoints",
         Some(why) => format!("{to}not balanced anew: {}", printable(why)),
     }
@@ -135,8 +141,17 @@ fn uncut(report: &FlagReport) -> Vec<String> {
     let is_silent =
         report.on.is_empty().then_some("the agent, of a version before, does not say what is exempt");
     let observes = is_observed(report).then_some("nothing is cut, only counted");
+    let withdrawn =
+        (report.action == NodeAction::Pass).then_some("nothing is cut: the flag was withdrawn meanwhile");
     let waits = (!report.written).then_some("the verdict is not written yet");
-    is_silent.into_iter().chain(observes).chain(waits).map(str::to_owned).chain(counted).collect()
+    is_silent
+        .into_iter()
+        .chain(observes)
+        .chain(withdrawn)
+        .chain(waits)
+        .map(str::to_owned)
+        .chain(counted)
+        .collect()
 }
 
 /// The text of `--strict`, and its exit code.
@@ -144,7 +159,11 @@ pub(super) fn strict(report: &FlagReport) -> (Option<String>, Exit) {
     match uncut(report) {
         findings if findings.is_empty() => (None, Exit::Ok),
         findings => {
-            let text = format!("--strict: {}; {} is flagged all the same", findings.join(", "), report.node);
+            let findings = findings.join(", ");
+            let text = match report.action {
+                NodeAction::Pass => format!("--strict: {findings}"),
+                _ => format!("--strict: {findings}; {} is flagged all the same", report.node),
+            };
             (Some(text), Exit::Findings)
         }
     }
@@ -188,6 +207,7 @@ mod tests {
             backends: 2,
             uncovered_count: 0,
             uncovered: Vec::new(),
+            cut_count: 2,
             exempt_count: 0,
             exempt: Vec::new(),
             left_out: 0,
@@ -218,6 +238,7 @@ mod tests {
              uncovered    0 of 2 backends\n"
         );
         let mut challenged = ChallengeRow {
+            is_complete: true,
             listed: 14,
             challenged: 11,
             closed: 10,
@@ -260,6 +281,7 @@ mod tests {
             exempt_count: 3,
             exempt: vec![exempt],
             uncovered_count: 1,
+            cut_count: 1,
             uncovered: vec![uncovered],
             left_out: 4,
             beyond_maps: 5,
@@ -278,6 +300,7 @@ mod tests {
              left out     4 endpoints, which pass: each may be the node's own address\n"
         );
         challenged.problem = Some("it was cut short".to_owned());
+        challenged.is_complete = false;
         let cut_short =
             FlagReport { established: challenged.established(), challenged: Some(challenged), ..report() };
         let text = flag(&cut_short);
@@ -322,13 +345,18 @@ mod tests {
             (FlagReport { left_out: 3, ..report() }, "3 endpoints are left out"),
             (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes do not fit in the maps"),
             (FlagReport { action: NodeAction::Observe, ..report() }, "nothing is cut, only counted"),
+            (
+                FlagReport { action: NodeAction::Pass, ..report() },
+                "nothing is cut: the flag was withdrawn meanwhile",
+            ),
             (FlagReport { written: false, ..report() }, "the verdict is not written yet"),
             (
                 FlagReport { uncovered_count: 1, exempt_count: 2, ..report() },
                 "1 backends are uncovered, 2 ports are exempt",
             ),
         ] {
-            let said = format!("--strict: {text}; node-b is flagged all the same");
+            let end = if report.action == NodeAction::Pass { "" } else { "; node-b is flagged all the same" };
+            let said = format!("--strict: {text}{end}");
             assert_eq!(strict(&report), (Some(said), Exit::Findings));
         }
     }

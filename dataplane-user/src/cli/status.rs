@@ -150,7 +150,11 @@ fn node(row: &NodeRow, status: &Status) -> String {
         add(format!("IPVS {}", drained(row)));
     }
     if let Some(row) = status.challenged.get(row.name.as_str()) {
-        add(format!("challenged {} of {}", row.challenged, count(row.listed, "flow")));
+        let of = match row.established() {
+            Some(established) => count(established, "established flow"),
+            None => count(row.listed, "listed flow"),
+        };
+        add(format!("challenged {} of {of}", row.challenged));
     }
     if let Some(row) = status.stale.get(row.name.as_str()) {
         // The kernel does not say how many entries it deleted by a filter.

@@ -316,9 +316,10 @@ fn of_maps(status: &Status, to: &mut Warnings) {
     if plane.left_out != 0 {
         let first: Vec<String> = plane.left_out_first.iter().map(ToString::to_string).collect();
         let message = format!(
-            "{} backends do not fit and pass: {} ... (room for {})",
+            "{} backends do not fit and pass: {}{} (room for {})",
             plane.left_out,
             first.join(", "),
+            if plane.left_out > first.len() as u64 { ", ..." } else { "" },
             plane.max_backends
         );
         to.add(Code::BackendsBeyondMaps, message);

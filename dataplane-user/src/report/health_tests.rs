@@ -136,7 +136,7 @@ const CASES: [Case; 31] = [
             status["dataplane"]["left_out"] = json!(3);
             status["dataplane"]["left_out_first"] = json!(["10.9.1.1", "10.9.1.2"]);
         },
-        "3 backends do not fit and pass: 10.9.1.1, 10.9.1.2 ... (room for 8)",
+        "3 backends do not fit and pass: 10.9.1.1, 10.9.1.2, ... (room for 8)",
     ),
     (
         Code::PortsBeyondMaps,

@@ -149,6 +149,9 @@ impl CounterRow {
 /// The result of challenging the idle clients of a node. A challenged client answers with a packet, and that packet is reset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChallengeRow {
+    /// Whether conntrack was listed whole. If false, flows may be missing.
+    #[serde(default)]
+    pub is_complete: bool,
     /// The number of flows to the node that conntrack listed.
     pub listed: usize,
     /// The number of flows whose client was challenged.
@@ -175,7 +178,7 @@ impl ChallengeRow {
     /// The number of established TCP flows. `None` if flows may be missing from the listing.
     pub fn established(&self) -> Option<usize> {
         let others = self.skipped_closed + self.skipped_not_tcp + self.skipped_opening_or_ended;
-        self.problem.is_none().then(|| self.listed.saturating_sub(others))
+        self.is_complete.then(|| self.listed.saturating_sub(others))
     }
 }
 
@@ -227,6 +230,9 @@ pub struct FlagReport {
     pub uncovered_count: usize,
     /// The first few backends that are not covered, with the reason.
     pub uncovered: Vec<BackendRow>,
+    /// The number of these backends that are covered and have no exempt port: new connections and datagrams to them are cut, if the maps have room for them.
+    #[serde(default)]
+    pub cut_count: usize,
     /// The number of exempt ports of the node: packets to them pass, because a Service has no other endpoint.
     #[serde(default)]
     pub exempt_count: usize,
@@ -252,7 +258,7 @@ pub struct FlagReport {
     /// When the request was read, in nanoseconds of CLOCK_MONOTONIC (the clock of the datapath).
     pub received_ns: u64,
     /// The number of established TCP flows to the node that conntrack listed after the flag was set. `None` if they were not counted: nothing is cut, no
-    /// client is told, the listing failed, or it took longer than half a second without `--wait`.
+    /// client is told, the listing failed, or it took longer than half a second.
     #[serde(default)]
     pub established: Option<usize>,
     /// Whether idle clients are being challenged at this moment. `challenged` of `nodefence status` has the result later.

@@ -71,7 +71,7 @@ pub(crate) fn two_flagged() -> Status {
         status["proxy"] = json!({"mode": "ipvs", "why": "kube-proxy says so"});
         let challenged = |count: usize| {
             json!({
-                "listed": count, "challenged": count - 1, "closed": 1, "skipped_closed": 0, "skipped_not_tcp": 1,
+                "is_complete": true, "listed": count, "challenged": count - 1, "closed": 1, "skipped_closed": 0, "skipped_not_tcp": 1,
                 "skipped_opening_or_ended": 0, "unreachable": 0, "liberal": 0, "seconds": 0.02, "problem": null
             })
         };
@@ -126,7 +126,7 @@ pub(crate) fn full() -> Status {
         "error": "no room"
     });
     let challenged = json!({
-        "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2, "skipped_opening_or_ended": 1,
+        "is_complete": true, "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2, "skipped_opening_or_ended": 1,
         "unreachable": 1, "liberal": 1, "seconds": 0.25, "problem": "it was cut short"
     });
     let stale = json!({

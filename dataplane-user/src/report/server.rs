@@ -44,6 +44,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a connection may be silent without being closed: a command that has just connected is about to send its request.
 const SPARED: Duration = Duration::from_secs(1);
+/// How long a flag is carried out before the agent looks whether its client is still there.
+const CARRIED_OUT: Duration = Duration::from_secs(3);
+/// How often the agent looks whether a client that waits for challenges is still there.
+const LOOK_AT_PEER: Duration = Duration::from_secs(1);
 /// How long to read from a client that may not command the agent, before it is told so.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(1);
 
@@ -294,6 +298,11 @@ async fn talk(
                     }
                     continue;
                 }
+                // A client that was killed while it waits for challenges would hold its place.
+                Ok(request @ Request::Flag { .. }) => tokio::select! {
+                    reply = handler.handle(request, peer) => reply,
+                    () = until_gone(lines.get_ref()) => return Ok(()),
+                },
                 Ok(request) => handler.handle(request, peer).await,
                 Err(error) => Reply::Error(Failure::new(ErrorKind::Invalid, format!("no request: {error}"))),
             },
@@ -307,6 +316,14 @@ async fn talk(
             Err(error) => return Err(error),
         };
         send(&mut lines, &reply).await?;
+    }
+}
+
+/// Returns once the peer has closed its end. A request that has just come is carried out before the first look.
+async fn until_gone(stream: &UnixStream) {
+    tokio::time::sleep(CARRIED_OUT).await;
+    while !gone(stream) {
+        tokio::time::sleep(LOOK_AT_PEER).await;
     }
 }
 

@@ -49,8 +49,9 @@ pub trait Surroundings {
     /// Injects frames as ingress of their devices. Returns for each frame whether it was taken.
     fn inject(&mut self, frames: &[(u32, Vec<u8>)]) -> Vec<bool>;
 
-    /// Called when every flow was challenged once. The reports, one for each node, have no closed flows yet.
-    fn challenged_once(&mut self, _reports: &[Report]) {}
+    /// Called when the flows are counted (`over` is false), and when every flow was challenged once. The reports, one for each node, have no
+    /// closed flows yet.
+    fn first_round(&mut self, _reports: &[Report], _over: bool) {}
 
     /// Whether to go on with this node. False, after its flag was withdrawn, ends the node's challenge early.
     fn go_on(&self, node: usize) -> bool;
@@ -151,6 +152,7 @@ pub fn challenge(
     // Each packet restarts its entry's timer, so the flow with the least time left has been idle longest. The longest idle flows come
     // first: the clients of the others may send something by themselves meanwhile.
     flows.sort_by_key(|owned| owned.flow.timeout);
+    surroundings.first_round(&reports, false);
 
     let bare_ack = if manner.far_is_invalid { Challenge::OneAck } else { Challenge::FourAcks };
     let challenge = if manner.syn_ack { Challenge::SynAck } else { bare_ack };
@@ -161,7 +163,7 @@ pub fn challenge(
         report.challenge_seconds = start.elapsed().as_secs_f64();
         report.seconds = report.challenge_seconds;
     }
-    surroundings.challenged_once(&reports);
+    surroundings.first_round(&reports, true);
 
     let mut left = flows;
     left.retain(|owned| challenged.contains_key(&key(&owned.flow)));

@@ -261,7 +261,7 @@ fn what_is_claimed_and_withheld() {
     let nobody = claims::held_lines(&[], &none, &std::collections::BTreeMap::new(), "the cluster file");
     lines.extend(held.into_iter().chain(nobody).map(|(name, text)| format!("{name}: {text}")));
     let challenged = json!({
-        "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2, "skipped_opening_or_ended": 1,
+        "is_complete": true, "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2, "skipped_opening_or_ended": 1,
         "unreachable": 1, "liberal": 1, "seconds": 0.25, "problem": null
     });
     lines.push(flag::challenged_text(&serde_json::from_value(challenged).expect("round")));

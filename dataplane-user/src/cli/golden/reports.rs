@@ -159,7 +159,7 @@ fn nodes_of_all_kinds() {
 #[test]
 fn what_a_flag_did() {
     let challenged = json!({
-        "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2,
+        "is_complete": true, "listed": 9, "challenged": 3, "closed": 2, "skipped_closed": 1, "skipped_not_tcp": 2,
         "skipped_opening_or_ended": 1, "unreachable": 1, "liberal": 1, "seconds": 0.25, "problem": "it was cut short"
     });
     let uncovered = json!({
@@ -172,7 +172,7 @@ fn what_a_flag_did() {
     });
     let full = json!({
         "node": "node-b", "on": "node-a", "by": "root (sudo by alice)", "index": 3, "action": "refuse",
-        "for_seconds": 3600, "backends": 30, "uncovered_count": 22, "uncovered": [uncovered],
+        "for_seconds": 3600, "backends": 30, "uncovered_count": 22, "uncovered": [uncovered], "cut_count": 7,
         "exempt_count": 21, "exempt": [exempt], "left_out": 4,
         "beyond_maps": 5, "new_refused": "IPVS is not loaded", "replaced": held_flag(), "written": true,
         "flip_micros": 40, "received_ns": 1000, "established": 4, "challenging": true, "challenged": challenged, "not_challenged": "with --answer drop nobody is told",
@@ -180,7 +180,7 @@ fn what_a_flag_did() {
     });
     let least = json!({
         "node": "node-b", "on": "", "by": "", "index": 3, "action": "refuse", "for_seconds": null, "backends": 0,
-        "uncovered_count": 0, "uncovered": [], "exempt_count": 0, "exempt": [], "left_out": 0, "beyond_maps": 0,
+        "uncovered_count": 0, "uncovered": [], "cut_count": 0, "exempt_count": 0, "exempt": [], "left_out": 0, "beyond_maps": 0,
         "new_refused": null, "replaced": null, "written": false, "flip_micros": 0, "received_ns": 0,
         "established": null, "challenging": false, "challenged": null, "not_challenged": null, "warnings": []
     });
@@ -202,6 +202,7 @@ fn what_a_flag_did() {
         ("least", least.clone()),
         ("observed", with("action", json!("observe"))),
         ("challenging", with("challenging", json!(true))),
+        ("withdrawn", with("action", json!("pass"))),
     ];
     report("flag", &read::<FlagReport>(&samples), &FORMATS, |report, _| {
         let (strict, _) = flag::strict(report);
