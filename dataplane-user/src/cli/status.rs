@@ -150,11 +150,8 @@ fn node(row: &NodeRow, status: &Status) -> String {
         add(format!("IPVS {}", drained(row)));
     }
     if let Some(row) = status.challenged.get(row.name.as_str()) {
-        let of = match row.established() {
-            Some(established) => count(established, "established flow"),
-            None => count(row.listed, "listed flow"),
-        };
-        add(format!("challenged {} of {of}", row.challenged));
+        let flows = count(row.established().unwrap_or(row.listed), "flow");
+        add(format!("challenged {} of {flows}", row.challenged));
     }
     if let Some(row) = status.stale.get(row.name.as_str()) {
         // The kernel does not say how many entries it deleted by a filter.

@@ -41,8 +41,8 @@ fn it_is_short() {
          Agent           node-a (nodefence 0.1.0, process 7, since 2026-01-01T00:00:00Z): enforce, answer refuse; kube-proxy: ipvs (kube-proxy says so)\n\
          View            /c.yaml: 2 nodes, 1 backend, 0 Services with 0 endpoints; number 1, read 2s ago\n\
          Devices         eth0 (tcx); they cover 1 of 1 backend\n\
-         Flagged         node-b: refuse, since 2026-01-01T00:00:00Z, until 2026-01-01T00:10:00Z, IPVS drained 10 of 12, challenged 4 of 4 established flows; flagged by root, 10m left: disk\n\
-         Flagged         node-c: refuse, since 2026-01-01T00:00:00Z, 1 port exempt, IPVS drained 11 of 11 and exempts 1 service, challenged 8 of 8 established flows; flagged by root until unflagged: disk\n"
+         Flagged         node-b: refuse, since 2026-01-01T00:00:00Z, until 2026-01-01T00:10:00Z, IPVS drained 10 of 12, challenged 4 of 4 flows; flagged by root, 10m left: disk\n\
+         Flagged         node-c: refuse, since 2026-01-01T00:00:00Z, 1 port exempt, IPVS drained 11 of 11 and exempts 1 service, challenged 8 of 8 flows; flagged by root until unflagged: disk\n"
     );
 }
 
@@ -135,7 +135,7 @@ fn what_was_deleted_and_observed_is_told_of_its_node() {
     status.stale.insert("node-b".into(), row);
     status.ipvs.nodes.insert("node-b".into(), DrainRow { planned: 5, ..DrainRow::default() });
     let text = text(status, Format::Table);
-    let part = ", IPVS would drain 5, challenged 4 of 4 established flows, stale entries deleted: 6, and the matches of 4 filters; flagged by";
+    let part = ", IPVS would drain 5, challenged 4 of 4 flows, stale entries deleted: 6, and the matches of 4 filters; flagged by";
     assert!(text.contains(part), "{text}");
 }
 
