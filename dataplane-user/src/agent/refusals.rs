@@ -56,7 +56,7 @@ pub(super) fn not_found(node: &str, source: SourceName) -> Failure {
 /// The text where the flags file could not be written.
 pub(super) fn unsaved(error: &str) -> String {
     format!(
-        "{error}; the file says what it said before, and a restart of the agent would bring that back; tried again \
+        "{error}; the file has its earlier content, so a restart of the agent loses the change; the agent tries again \
          each second"
     )
 }
@@ -149,6 +149,6 @@ mod tests {
             "the flags file is still being written: until then the flag does not survive the agent"
         );
         let failed = save_warning(&SaveState::Failed("flags file x: full".into())).unwrap();
-        assert!(failed.starts_with("flags file x: full; the file says what it said before, "), "{failed}");
+        assert!(failed.starts_with("flags file x: full; the file has its earlier content, "), "{failed}");
     }
 }

@@ -79,12 +79,13 @@ pub(super) fn audit(report: &AuditReport) -> String {
     let sum = |count: fn(&crate::report::KindRow) -> usize| report.kinds.iter().map(count).sum::<usize>();
     let _ = write!(
         text,
-        "{}, {} younger than that, {} draining",
+        "{}, {} not faults yet, {} draining",
         count(report.faults, "fault"),
         sum(|row| row.new),
         sum(|row| row.draining)
     );
-    let _ = write!(text, " (a fault after {})", seconds(report.fault_after_seconds.ceil() as u64));
+    let _ =
+        write!(text, "; a difference is a fault after {}", seconds(report.fault_after_seconds.ceil() as u64));
     if !report.repairs.is_empty() {
         let kinds: Vec<String> = report.repairs.iter().map(Kind::to_string).collect();
         let _ = write!(text, "; the agent repairs {}", kinds.join(", "));

@@ -75,16 +75,24 @@ pub(super) fn usage_object(format: Format, error: &clap::Error, blamed: Option<&
     object(format, fault(Exit::Usage, usage(error), notes))
 }
 
-/// Prints what is wrong with a command line.
-pub(super) fn tell_usage(error: &clap::Error, typed: &[OsString], blamed: Option<&str>) {
+/// Prints what is wrong with a command line, or the help that it asks for.
+///
+/// # Errors
+/// Fails if the help cannot be written, unless its reader is gone.
+pub(super) fn tell_usage(error: &clap::Error, typed: &[OsString], blamed: Option<&str>) -> io::Result<()> {
     let format = asked_for(typed).filter(|_| error.use_stderr());
     match format.and_then(|format| usage_object(format, error, blamed)) {
         Some(object) => say(&object),
         None => {
-            let _closed_pipe = error.print();
+            let printed = error.print();
             blamed.map(of_variable).iter().for_each(|line| say(line));
+            match printed {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+                _ => {}
+            }
         }
     }
+    Ok(())
 }
 
 /// The parser's message without its hints.

@@ -2,7 +2,11 @@
 
 use std::{fmt::Write as _, net::SocketAddr};
 
-use super::{claims::flag_text, exit::Exit, output::printable};
+use super::{
+    claims::flag_text,
+    exit::Exit,
+    output::{count, printable},
+};
 use crate::report::{BackendRow, ChallengeRow, FlagReport, NodeAction, seconds};
 
 pub(super) fn flag(report: &FlagReport) -> String {
@@ -34,7 +38,7 @@ pub(super) fn flag(report: &FlagReport) -> String {
     line("established", &established);
     line("idle", &idle);
     line("new", &of_new(report));
-    line("exempt", &format!("{} ports{}", report.exempt_count, pass(report.exempt_count)));
+    line("exempt", &format!("{}{}", count(report.exempt_count, "port"), pass(report.exempt_count)));
     let exempt = report
         .exempt
         .iter()
@@ -43,9 +47,9 @@ pub(super) fn flag(report: &FlagReport) -> String {
     line(
         "uncovered",
         &format!(
-            "{} of {} backends{}",
+            "{} of {}{}",
             report.uncovered_count,
-            report.backends,
+            count(report.backends, "backend"),
             pass(report.uncovered_count)
         ),
     );
@@ -55,8 +59,13 @@ pub(super) fn flag(report: &FlagReport) -> String {
     });
     examples(&mut line, uncovered, report.uncovered_count);
     if report.beyond_maps != 0 {
-        let count = report.beyond_maps;
-        line("no room", &format!("{count} backends of all nodes do not fit in the maps, and pass"));
+        line(
+            "no room",
+            &format!(
+                "{} of all nodes do not fit in the maps, and pass",
+                count(report.beyond_maps, "backend")
+            ),
+        );
     }
     if report.left_out != 0 {
         line(
@@ -118,7 +127,7 @@ fn of_flows(report: &FlagReport) -> [String; 2] {
 }
 
 fn of_new(report: &FlagReport) -> String {
-    let to = format!("to {} of {} backends: ", report.cut_count, report.backends);
+    let to = format!("to {} of {}: ", report.cut_count, count(report.backends, "backend"));
     match &report.new_refused {
         _ if is_observed(report) => to + "pass, and are counted",
         _ if report.action == NodeAction::Pass => to + "pass",
@@ -130,13 +139,15 @@ fn of_new(report: &FlagReport) -> String {
 /// Findings about traffic that is not cut although its node is flagged.
 fn uncut(report: &FlagReport) -> Vec<String> {
     let counts = [
-        (report.uncovered_count as u64, "backends are uncovered"),
-        (report.exempt_count as u64, "ports are exempt"),
-        (report.left_out as u64, "endpoints are left out"),
-        (report.beyond_maps, "backends of all nodes do not fit in the maps"),
+        (report.uncovered_count as u64, "backend", "uncovered"),
+        (report.exempt_count as u64, "port", "exempt"),
+        (report.left_out as u64, "endpoint", "left out"),
+        (report.beyond_maps, "backend", "of all nodes without room in the maps"),
     ];
-    let counted =
-        counts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}"));
+    let counted = counts
+        .iter()
+        .filter(|(number, ..)| *number != 0)
+        .map(|(number, noun, state)| format!("{} {state}", count(*number, noun)));
     // An agent of an earlier version names neither its own node nor the exempt ports.
     let is_silent =
         report.on.is_empty().then_some("the agent, of a version before, does not say what is exempt");
@@ -340,10 +351,10 @@ mod tests {
     fn what_is_not_cut_is_a_finding_of_strict() {
         assert_eq!(strict(&report()), (None, Exit::Ok));
         for (report, text) in [
-            (FlagReport { uncovered_count: 1, ..report() }, "1 backends are uncovered"),
-            (FlagReport { exempt_count: 2, ..report() }, "2 ports are exempt"),
-            (FlagReport { left_out: 3, ..report() }, "3 endpoints are left out"),
-            (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes do not fit in the maps"),
+            (FlagReport { uncovered_count: 1, ..report() }, "1 backend uncovered"),
+            (FlagReport { exempt_count: 2, ..report() }, "2 ports exempt"),
+            (FlagReport { left_out: 3, ..report() }, "3 endpoints left out"),
+            (FlagReport { beyond_maps: 4, ..report() }, "4 backends of all nodes without room in the maps"),
             (FlagReport { action: NodeAction::Observe, ..report() }, "nothing is cut, only counted"),
             (
                 FlagReport { action: NodeAction::Pass, ..report() },
@@ -352,7 +363,7 @@ mod tests {
             (FlagReport { written: false, ..report() }, "the verdict is not written yet"),
             (
                 FlagReport { uncovered_count: 1, exempt_count: 2, ..report() },
-                "1 backends are uncovered, 2 ports are exempt",
+                "1 backend uncovered, 2 ports exempt",
             ),
         ] {
             let end = if report.action == NodeAction::Pass { "" } else { "; node-b is flagged all the same" };

@@ -75,7 +75,17 @@ impl Log {
     pub(super) fn fails(self, error: &anyhow::Error) -> Exit {
         let causes = causes(error);
         match self.format {
-            LogFormat::Json => tracing::error!(event = "failed", "{causes}"),
+            LogFormat::Json if tracing::enabled!(Level::ERROR) => {
+                tracing::error!(event = "failed", "{causes}");
+            }
+            // The filter drops errors. The reason why the process ends is written all the same.
+            LogFormat::Json => {
+                let time = jiff::Timestamp::now().to_string();
+                let line = serde_json::json!({
+                    "timestamp": time, "level": "ERROR", "event": "failed", "message": causes
+                });
+                let _never_fails = self.writer.of(Level::ERROR).write_all(format!("{line}\n").as_bytes());
+            }
             // The line has the form of every command's errors, and names its event as other lines of the log do.
             LogFormat::Text => {
                 let line = format!("nodefence: {causes} event=\"failed\"\n");

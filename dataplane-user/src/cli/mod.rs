@@ -55,8 +55,13 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
             // clap reports `--help` and `--version` as errors too.
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
             let blamed = environment::blamed(&error, &command, &typed);
-            fault::tell_usage(&error, &typed, blamed.as_deref());
-            return exit.into();
+            return match fault::tell_usage(&error, &typed, blamed.as_deref()) {
+                Ok(()) => exit.into(),
+                Err(error) => {
+                    output::say(&format!("nodefence: cannot write to standard output: {error}"));
+                    Exit::Error.into()
+                }
+            };
         }
     };
     let format = cli.output;

@@ -273,7 +273,11 @@ impl FromStr for Code {
     type Err = UnknownCode;
 
     fn from_str(text: &str) -> Result<Self, UnknownCode> {
-        let known = Self::ALL.iter().find(|code| code.name().eq_ignore_ascii_case(text));
+        let is = |code: &&Self| {
+            let name = code.name();
+            name.eq_ignore_ascii_case(text) || name.strip_prefix("NF") == Some(text)
+        };
+        let known = Self::ALL.iter().find(is);
         known.copied().ok_or(UnknownCode)
     }
 }

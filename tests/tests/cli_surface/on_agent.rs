@@ -101,10 +101,10 @@ fn strict_names_what_is_not_cut() -> Result<()> {
 
     let (told, warned) = ends(&agent, &["flag", "node-b", "--strict"], 5)?;
     ensure!(
-        warned.contains("nodefence: --strict: 1 ports are exempt; node-b is flagged all the same\n"),
+        warned.contains("nodefence: --strict: 1 port exempt; node-b is flagged all the same\n"),
         "{warned}"
     );
-    let line = "exempt       1 ports, which pass\n             10.9.1.1:8080/tcp (all that port 80 of default/alone may use here is on flagged nodes)\n";
+    let line = "exempt       1 port, which pass\n             10.9.1.1:8080/tcp (all that port 80 of default/alone may use here is on flagged nodes)\n";
     ensure!(told.contains(line), "{told}");
     ensure!(agent.node("node-b")?["action"] == "refuse");
     // Without `--strict` exempt ports are no finding.
@@ -112,8 +112,8 @@ fn strict_names_what_is_not_cut() -> Result<()> {
     agent.unflag("node-b")?;
 
     let (told, warned) = ends(&agent, &["flag", "node-c", "--strict"], 5)?;
-    ensure!(warned.contains("nodefence: --strict: 1 backends are uncovered; node-c "), "{warned}");
-    let line = "uncovered    1 of 1 backends, which pass\n             10.9.2.1 (leaves by w0, which is not attached)\n";
+    ensure!(warned.contains("nodefence: --strict: 1 backend uncovered; node-c "), "{warned}");
+    let line = "uncovered    1 of 1 backend, which pass\n             10.9.2.1 (leaves by w0, which is not attached)\n";
     ensure!(told.contains(line), "{told}");
     let report = agent.json(&["flag", "node-c"])?;
     ensure!(report["on"] == "node-a" && report["exempt_count"] == 0, "{report}");

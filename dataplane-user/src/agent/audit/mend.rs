@@ -146,7 +146,7 @@ fn carry_out(context: &AuditContext, differences: &[&Difference]) -> Vec<String>
         tracing::info!(
             event = "repair",
             kind = %difference.kind,
-            subject = %difference.subject,
+            subject = subject(&difference.subject),
             service = difference.service,
             "the agent repairs a fault"
         );
