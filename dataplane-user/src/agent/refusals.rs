@@ -129,8 +129,7 @@ mod tests {
             (
                 Refusal::NotSaved("flags file /run/x: full".into()),
                 ErrorKind::Failed,
-                "flags file /run/x: full; the file says what it said before, and a restart of the agent would bring that back; \
-                 tried again each second",
+                "flags file /run/x: full; the file has its earlier content, so a restart of the agent loses the change; the agent tries again each second",
             ),
         ] {
             assert_eq!(failure(&refusal, "node-b", SourceName::default()), Failure::new(kind, text));

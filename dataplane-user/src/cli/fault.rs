@@ -1,6 +1,6 @@
 //! Why a command failed: as a line for people, or as an object for programs.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, io};
 
 use clap::ValueEnum as _;
 

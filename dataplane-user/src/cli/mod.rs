@@ -58,7 +58,8 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
             return match fault::tell_usage(&error, &typed, blamed.as_deref()) {
                 Ok(()) => exit.into(),
                 Err(error) => {
-                    output::say(&format!("nodefence: cannot write to standard output: {error}"));
+                    let error = anyhow::Error::from(error).context(output::NOT_TAKEN);
+                    fault::tell(args::Format::Table, Exit::Error, &error);
                     Exit::Error.into()
                 }
             };

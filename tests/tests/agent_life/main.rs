@@ -101,10 +101,7 @@ fn a_flags_file_that_could_not_be_written_is_written_later() -> Result<()> {
     fs::create_dir(&in_the_way)?;
     let output = agent.cli(&["unflag", "node-b"])?;
     let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success() && text.contains("a restart of the agent would bring that back"),
-        "{text}"
-    );
+    ensure!(output.status.success() && text.contains("a restart of the agent loses the change"), "{text}");
     ensure!(fs::read_to_string(&file)?.contains("node-b"));
     ensure!(agent.json(&["status"])?["flags_problem"].is_string());
     fs::remove_dir(&in_the_way)?;

@@ -229,12 +229,16 @@ fn a_reader_that_goes_away_is_no_error() -> Result<()> {
 
 #[test]
 fn a_full_disk_is_not_blamed_on_the_agent() -> Result<()> {
-    let full = std::fs::File::options().write(true).open("/dev/full")?;
-    let output =
-        nodefence_command()?.args(["completions", "bash"]).stdout(full).stderr(Stdio::piped()).output()?;
-    let told = text(&output.stderr);
-    ensure!(output.status.code() == Some(1), "{output:?}");
-    ensure!(told.contains("is done, but standard output does not take the result: No space left"), "{told}");
+    for args in [&["completions", "bash"][..], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full")?;
+        let output = nodefence_command()?.args(args).stdout(full).stderr(Stdio::piped()).output()?;
+        let told = text(&output.stderr);
+        ensure!(output.status.code() == Some(1), "{args:?}: {output:?}");
+        ensure!(
+            told.contains("is done, but standard output does not take the result: No space left"),
+            "{told}"
+        );
+    }
     Ok(())
 }
 
