@@ -292,7 +292,7 @@ fn each_problem_has_its_line() -> Result<()> {
     let above = [
         "DEGRADED: 4 warnings: NF09, NF19, NF24, NF27".to_owned(),
         format!("  NF09  the cluster file was not taken, the last good view holds: {error}"),
-        format!("  NF19  3 backends do not fit and pass: {} ... (room for {ROOM})", left_out.join(", ")),
+        format!("  NF19  3 backends do not fit and pass: {} (room for {ROOM})", left_out.join(", ")),
         format!("  NF24  1 backends are not covered, and not cut here; the first: {uncovered}"),
         "  NF27  net.ipv4.vs.expire_nodest_conn is 0: destinations of flagged nodes get weight 0, and keep the connections they have".to_owned(),
     ];
