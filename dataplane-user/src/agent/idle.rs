@@ -15,7 +15,7 @@ use super::{
     chain::chain,
     coverage::Coverage,
     follow_up::{FollowUp, Progress, Round},
-    notes::{ANSWERS_NOBODY, OBSERVES},
+    notes::{ANSWERS_NOBODY, Note, OBSERVES},
     outlets::Bells,
     reader::Reader,
     rounds::{AT_ONCE, Of, Rounds},
@@ -332,7 +332,7 @@ impl Surroundings for ChallengeSurroundings<'_> {
 fn row(report: Report, failed: &Option<String>) -> ChallengeRow {
     let problem = match (report.stopped, report.incomplete) {
         (true, _) => Some("ended early: the node is not cut any more".to_owned()),
-        (_, true) => Some("conntrack changed too fast to be listed whole; flows may be missing".to_owned()),
+        (_, true) => Some(Note::FlowsMissing.to_string()),
         _ => None,
     };
     ChallengeRow {

@@ -240,9 +240,7 @@ pub(super) fn flag_report(
     let node = world.view.node(name)?;
     let row = moment.row(node);
     let mut warnings = Vec::new();
-    let mut uncovered: Vec<&Backend> = leaving(&sight.own_node, node, true)
-        .filter(|backend| world.coverage.of(backend.address).is_err())
-        .collect();
+    let mut uncovered: Vec<&Backend> = uncovered_of(&world.coverage, &sight.own_node, node, true).collect();
     if node.name == sight.own_node && row.action != NodeAction::Observe {
         warnings.push(Note::OwnNode.to_string());
     }

@@ -1,13 +1,13 @@
 //! The text of `flag`: what happens to the flows and new connections of the node's clients, with their numbers.
 
-use std::{fmt::Write as _, net::SocketAddr};
+use std::fmt::Write as _;
 
 use super::{
     claims::flag_text,
     exit::Exit,
     output::{count, printable},
 };
-use crate::report::{BackendRow, ChallengeRow, FlagReport, NodeAction, seconds};
+use crate::report::{ChallengeRow, FlagReport, NodeAction, seconds};
 
 pub(super) fn flag(report: &FlagReport) -> String {
     let ends = match report.for_seconds {
@@ -39,10 +39,7 @@ pub(super) fn flag(report: &FlagReport) -> String {
     line("idle", &idle);
     line("new", &of_new(report));
     line("exempt", &format!("{}{}", count(report.exempt_count, "port"), pass(report.exempt_count)));
-    let exempt = report
-        .exempt
-        .iter()
-        .map(|row| format!("{}/{} ({})", SocketAddr::new(row.address, row.port), row.protocol, row.why));
+    let exempt = report.exempt.iter().map(|row| format!("{} ({})", row.backend(), row.why));
     examples(&mut line, exempt, report.exempt_count);
     line(
         "uncovered",
@@ -54,8 +51,8 @@ pub(super) fn flag(report: &FlagReport) -> String {
         ),
     );
     let uncovered = report.uncovered.iter().map(|row| match &row.uncovered {
-        Some(why) => format!("{} ({why})", backend(row)),
-        None => backend(row),
+        Some(why) => format!("{} ({why})", row.backend()),
+        None => row.backend().to_string(),
     });
     examples(&mut line, uncovered, report.uncovered_count);
     if report.beyond_maps != 0 {
@@ -87,13 +84,6 @@ fn examples(line: &mut impl FnMut(&str, &str), some: impl ExactSizeIterator<Item
     }
     if more != 0 {
         line("", &format!("and {more} more"));
-    }
-}
-
-fn backend(row: &BackendRow) -> String {
-    match (row.port, row.protocol) {
-        (Some(port), Some(protocol)) => format!("{}/{protocol}", SocketAddr::new(row.address, port)),
-        _ => row.address.to_string(),
     }
 }
 
@@ -205,7 +195,10 @@ fn idle_text(row: &ChallengeRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cluster::Protocol, report::ExemptRow};
+    use crate::{
+        cluster::Protocol,
+        report::{BackendRow, ExemptRow},
+    };
 
     fn report() -> FlagReport {
         FlagReport {

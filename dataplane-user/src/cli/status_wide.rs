@@ -220,8 +220,7 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     if status.exempt != 0 {
         line("Exempt", format!("{} of flagged nodes, not cut", count(status.exempt, "port")));
         for row in &status.exempt_examples {
-            let socket = std::net::SocketAddr::new(row.address, row.port);
-            line("", format!("{socket}/{} on {}: {}", row.protocol, row.node, row.why));
+            line("", format!("{} on {}: {}", row.backend(), row.node, row.why));
         }
     }
     if status.would_exempt != 0 {

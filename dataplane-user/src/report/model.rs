@@ -17,7 +17,7 @@ use super::{
     rescue::RescueRow,
 };
 use crate::{
-    cluster::{NodeName, Protocol},
+    cluster::{Backend, NodeName, Protocol, Scope},
     dataplane::probe::Findings,
     enforce::Auto,
     plan::{Answer, Mode},
@@ -105,6 +105,17 @@ pub struct BackendRow {
     pub uncovered: Option<String>,
 }
 
+impl BackendRow {
+    /// The backend itself, as it is named in texts.
+    pub(crate) fn backend(&self) -> Backend {
+        let scope = match (self.port, self.protocol) {
+            (Some(port), Some(protocol)) => Scope::Port(port, protocol),
+            _ => Scope::Address,
+        };
+        Backend { address: self.address, scope }
+    }
+}
+
 /// An exempt port of a backend on a flagged node. Packets to it pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExemptRow {
@@ -120,6 +131,13 @@ pub struct ExemptRow {
     pub service: String,
     /// Why the port is exempt, in words.
     pub why: String,
+}
+
+impl ExemptRow {
+    /// The exempt port, as it is named in texts.
+    pub(crate) const fn backend(&self) -> Backend {
+        Backend { address: self.address, scope: Scope::Port(self.port, self.protocol) }
+    }
 }
 
 /// A counter of the datapath.
