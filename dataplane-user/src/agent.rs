@@ -17,6 +17,7 @@ mod coverage;
 mod drain;
 mod exempt_rows;
 mod findings;
+mod flag_rows;
 mod flow_rows;
 mod follow_up;
 mod idle;

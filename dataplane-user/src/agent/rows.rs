@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -13,14 +12,11 @@ use nodefence_common::Action;
 use super::{
     beat::Beat,
     bell::Bell,
-    claim_rows::{
-        any_holds, automatic_rows, claim_rows, flag_of, flag_row, share_text, whole_seconds, withheld_rows,
-    },
+    claim_rows::{any_holds, automatic_rows, claim_rows, flag_of, share_text, whole_seconds, withheld_rows},
     coverage::Coverage,
     exempt_rows::exempt_rows,
     follow_up::FollowUp,
     left_out::left_out_rows,
-    notes::Note,
     reader::Reader,
     records::danger,
     rescue_state::RescueState,
@@ -33,13 +29,13 @@ use crate::{
     cluster::{Backend, Node, NodeName, Scope},
     conntrack::blind,
     dataplane::{Counters, Injector, probe::Findings},
-    enforce::{Claim, Now, ShownClaim, Standing},
+    enforce::{Now, ShownClaim, Standing},
     flags::{monotonic_ns, now},
     plan::{Exemptions, Mode, Policy},
     proxy::Judgement,
     report::{
-        Adjusted, BackendRow, Beside, ClaimRow, ClusterRow, CounterRow, DataplaneRow, ExemptRow, Failure,
-        FlagReport, FlagRow, NodeAction, NodeRow, Origin, ReplacementRow, Status, UnflagReport,
+        Adjusted, BackendRow, ClaimRow, ClusterRow, CounterRow, DataplaneRow, Failure, FlagRow, NodeAction,
+        NodeRow, ReplacementRow, Status,
     },
 };
 
@@ -87,19 +83,19 @@ fn action(claims: &[ShownClaim], policy: &Policy<'_>, now: Now) -> NodeAction {
 }
 
 /// The state that rows of nodes show, at one moment.
-struct Moment<'a> {
+pub(super) struct Moment<'a> {
     sight: &'a Sight,
     world: &'a World,
-    exemptions: Exemptions,
-    now: Now,
+    pub(super) exemptions: Exemptions,
+    pub(super) now: Now,
 }
 
 impl<'a> Moment<'a> {
-    fn of(sight: &'a Sight, world: &'a World) -> Self {
+    pub(super) fn of(sight: &'a Sight, world: &'a World) -> Self {
         Self { sight, world, exemptions: world.exemptions(), now: now() }
     }
 
-    fn row(&self, node: &Node) -> NodeRow {
+    pub(super) fn row(&self, node: &Node) -> NodeRow {
         let Self { sight, world, exemptions, now } = self;
         let slot = world.slot(&node.name);
         let claims = world.claims_on(&node.name);
@@ -128,7 +124,7 @@ pub(super) fn nodes(sight: &Sight) -> Vec<NodeRow> {
     world.view.nodes.iter().map(|node| moment.row(node)).collect()
 }
 
-fn backend_row(
+pub(super) fn backend_row(
     coverage: &Coverage,
     own_node: &str,
     node: &Node,
@@ -223,95 +219,12 @@ pub(super) fn uncovered_of<'a>(
 }
 
 /// The node's backends to which packets leave by a device.
-fn leaving<'a>(own_node: &'a str, node: &'a Node, flagged: bool) -> impl Iterator<Item = &'a Backend> {
+pub(super) fn leaving<'a>(
+    own_node: &'a str,
+    node: &'a Node,
+    flagged: bool,
+) -> impl Iterator<Item = &'a Backend> {
     node.backends.iter().filter(move |backend| leaves(own_node, node, backend, flagged))
-}
-
-/// The report of a `flag` on that node; `None` where the node does not exist any more.
-pub(super) fn flag_report(
-    sight: &Sight,
-    name: &str,
-    lasts: Option<Duration>,
-    replaced: Option<&Claim>,
-    named: usize,
-) -> Option<FlagReport> {
-    let world = sight.world();
-    let moment = Moment::of(sight, &world);
-    let node = world.view.node(name)?;
-    let row = moment.row(node);
-    let mut warnings = Vec::new();
-    let mut uncovered: Vec<&Backend> = uncovered_of(&world.coverage, &sight.own_node, node, true).collect();
-    if node.name == sight.own_node && row.action != NodeAction::Observe {
-        warnings.push(Note::OwnNode.to_string());
-    }
-    if row.action == NodeAction::Observe {
-        let observes = replacement(sight, &world).filter(|row| row.beside == Beside::Observes);
-        warnings.push(match observes {
-            _ if world.held.view_is_old => Note::ViewIsOld.to_string(),
-            Some(row) => row.why,
-            None => Note::Observes.to_string(),
-        });
-    }
-    if node.backends.is_empty() {
-        warnings.push(Note::NoBackends(world.view.source).to_string());
-    }
-    let uncovered_count = uncovered.len();
-    uncovered.truncate(named);
-    let uncovered = uncovered
-        .into_iter()
-        .map(|backend| backend_row(&world.coverage, &sight.own_node, node, backend, true))
-        .collect();
-    let mut exempt: Vec<ExemptRow> =
-        exempt_rows(&world.view, &moment.exemptions).filter(|exempt| exempt.node == row.name).collect();
-    let exempt_addresses: HashSet<IpAddr> = exempt.iter().map(|exempt| exempt.address).collect();
-    let is_cut = |backend: &&Backend| {
-        world.coverage.of(backend.address).is_ok() && !exempt_addresses.contains(&backend.address)
-    };
-    let cut_count = leaving(&sight.own_node, node, true).filter(is_cut).count();
-    exempt.truncate(named);
-    Some(FlagReport {
-        exempt,
-        cut_count,
-        exempt_count: row.exempt,
-        node: row.name,
-        on: sight.own_node.to_string(),
-        by: String::new(),
-        index: row.index,
-        action: row.action,
-        for_seconds: lasts.map(|lasts| lasts.as_secs()),
-        backends: row.backends,
-        uncovered_count,
-        uncovered,
-        left_out: node.left_out.len(),
-        beyond_maps: 0,
-        new_refused: None,
-        replaced: replaced.and_then(|claim| flag_row(claim, world.view.source, moment.now)),
-        written: true,
-        flip_micros: 0,
-        received_ns: 0,
-        established: None,
-        challenging: false,
-        challenged: None,
-        not_challenged: None,
-        warnings,
-    })
-}
-
-/// The report of an `unflag`.
-pub(super) fn unflag_report(
-    sight: &Sight,
-    node: String,
-    was_flagged: bool,
-    mut warnings: Vec<String>,
-) -> UnflagReport {
-    let world = sight.world();
-    let still = flag_of(world.claims_on(&node), world.view.source, now());
-    match still.as_ref().map(|flag| &flag.origin) {
-        Some(Origin::Source(_)) => warnings.push(Note::SourceFlags(world.view.source).to_string()),
-        Some(Origin::Cli) => warnings.push(Note::AnotherFlag.to_string()),
-        None => {}
-    }
-    UnflagReport { node, was_flagged, still, warnings }
 }
 
 /// All counters.

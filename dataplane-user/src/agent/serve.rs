@@ -13,7 +13,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    adjust, audit, flow_rows,
+    adjust, audit, flag_rows, flow_rows,
     follow_up::Progress,
     idle,
     inbox::{Command, Inbox, NoAnswer},
@@ -34,7 +34,7 @@ use crate::{
 
 /// How long a `flag` that is to wait for the round of challenges waits before it answers without the outcome.
 const WAIT_FOR_CHALLENGE: Duration = Duration::from_secs(45);
-/// How long a `flag` that is not to wait for the round waits until the node's flows are counted.
+/// How long a `flag` that is not to wait for the end of the round waits until each flow was challenged once.
 const WAIT_FOR_COUNT: Duration = Duration::from_millis(500);
 /// How long a `flag` of the own node waits at most until its pods' devices are attached: the task that attaches may stand still. The
 /// verdict waits for these devices as long again.
@@ -121,7 +121,7 @@ impl Requests {
         };
         let mut warnings: Vec<String> = save_warning(&done.saved).into_iter().collect();
         // Only now: the flag may have been withdrawn, or the mode changed, meanwhile.
-        let mut report = rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
+        let mut report = flag_rows::flag_report(&self.shown.sight, &node, lasts, replaced.as_ref(), NAMED)
             .ok_or_else(|| left_meanwhile(&node, self.shown.sight.world().view.source))?;
         report.received_ns = received_ns;
         report.by = by;
@@ -180,7 +180,7 @@ impl Requests {
                 saved => save_warning(saved),
             });
         }
-        Ok(rows::unflag_report(&self.shown.sight, node, was_flagged, warnings))
+        Ok(flag_rows::unflag_report(&self.shown.sight, node, was_flagged, warnings))
     }
 
     /// The requester, in words.
