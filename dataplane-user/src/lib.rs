@@ -4,6 +4,8 @@
 //! modules of this crate.
 #![forbid(unsafe_code)]
 
+mod causes;
+
 pub mod agent;
 pub mod cli;
 pub mod doctor;

@@ -12,6 +12,7 @@ use std::{
 use nodefence_common::RESCUE_LEASE_NS;
 
 use super::{
+    chain::chain,
     sight::Sight,
     threads::{Crew, Priority},
     timed::processor_time,
@@ -131,7 +132,7 @@ impl Worker {
                 tried = Some(Instant::now());
                 match Helper::open(self.context.clone(), Sticky::HandOn(lane.packets.clone())) {
                     Ok(ready) => helper = Some(ready),
-                    Err(error) => state.set_idle(Some(format!("{error:#}"))),
+                    Err(error) => state.set_idle(Some(chain(error))),
                 }
             }
             let Some(able) = helper.as_mut().filter(|_| unwanted.is_none()) else {

@@ -73,14 +73,9 @@ pub(super) fn say(line: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
-/// The error and its causes, as they may stand on a terminal. A cause is left out where the text before already has it.
+/// The error and its causes, as they may stand on a terminal.
 pub(super) fn causes(error: &anyhow::Error) -> String {
-    let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
-        said if said.contains(&cause) => said,
-        said if said.is_empty() => cause,
-        said => format!("{said}: {cause}"),
-    });
-    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+    crate::causes::causes(error).lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// Columns in kubectl's form: names in capitals, no lines, two spaces between columns.

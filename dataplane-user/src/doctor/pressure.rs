@@ -1,12 +1,12 @@
 //! How near conntrack is to dropping packets: how full its table is, and how its counters grow within a second.
 use std::{
-    error::Error as _,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{AS_ROOT, Check};
 use crate::{
+    causes::causes,
     conntrack::{Conntrack, Stats},
     sysctl,
 };
@@ -61,12 +61,9 @@ fn entries() -> Option<u64> {
 }
 
 fn stats() -> Result<Stats, String> {
-    Conntrack::open_all_zones().and_then(|mut conntrack| conntrack.stats()).map_err(|error| {
-        match error.source() {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        }
-    })
+    Conntrack::open_all_zones()
+        .and_then(|mut conntrack| conntrack.stats())
+        .map_err(|error| causes(&error.into()))
 }
 
 /// Judges how full the table is and how the counters grow.

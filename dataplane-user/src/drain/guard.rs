@@ -16,6 +16,7 @@ use super::{
     lapsed::{LapseError, lapse},
 };
 use crate::{
+    causes::causes,
     dataplane,
     flags::monotonic_ns,
     ledger::{self, Entry, Ledger, OwnerLock, Pair},
@@ -255,7 +256,7 @@ impl<'a> GuardState<'a> {
     }
 
     fn failed(&mut self, error: impl Into<anyhow::Error>) -> Duration {
-        self.tell(format!("{:#}", error.into()));
+        self.tell(causes(&error.into()));
         AGAIN
     }
 

@@ -15,7 +15,10 @@ use super::{
     refuse::refuse,
 };
 use crate::{
-    agent::threads::{Crew, Priority},
+    agent::{
+        chain::chain,
+        threads::{Crew, Priority},
+    },
     proxy,
     rescue::Fate,
 };
@@ -76,7 +79,8 @@ fn run(context: &RescueContext, packets: &Receiver<Packet>) {
                     tried = Some(Instant::now());
                     tracing::warn!(
                         event = "sticky-rescue-unavailable",
-                        "packets of clients with affinity cannot be rescued: {error:#}"
+                        "packets of clients with affinity cannot be rescued: {}",
+                        chain(error)
                     );
                     None
                 }
