@@ -19,12 +19,14 @@ use serde_json::Value;
 
 use super::{READY, start};
 
-/// The time in which a flag and the unflag after it are carried out.
+/// The time in which a change of the log level, or a flag and the unflag after it, are carried out.
 const ANSWERED: Duration = Duration::from_millis(500);
 /// The longest time for which an agent that ends waits for the reader of the log.
 const LAST_LINES: Duration = Duration::from_millis(1300);
 /// More lines than the 4,096 that the agent stores unread.
 const LINES: usize = 4400;
+/// How often a node is flagged. Each flag waits for a round of challenges, so these are few.
+const FLAGS: usize = 30;
 
 /// A pipe that is full: not one more byte fits.
 fn full_pipe() -> Result<(PipeReader, PipeWriter)> {
@@ -43,20 +45,33 @@ fn start_unread(ns: &Netns, agent: &Agent, more: &[&str], unread: &PipeWriter) -
     Ok(proc)
 }
 
-/// Flags and unflags a node until [`LINES`] lines are written. No request waits for the log.
-fn flag_and_unflag(agent: &Agent) -> Result<()> {
+/// Has the agent write [`LINES`] lines, and flags and unflags a node meanwhile. No request waits for the log.
+fn write_lines(agent: &Agent) -> Result<()> {
     let mut slowest = Duration::ZERO;
-    for _ in 0..LINES / 2 {
-        let begun = Instant::now();
-        agent.flag_by_socket("node-b")?;
-        agent.ask::<Value>(&Request::Unflag { node: "node-b".into() })?;
-        let took = begun.elapsed();
-        if took > ANSWERED {
-            within("a flag and its end", ANSWERED, begun)?;
+    for line in 0..LINES {
+        // A level that holds already would be no change.
+        let level = ["warn,nodefence=info", "info"][line % 2];
+        let level = Request::LogLevel { level: Some(level.into()), sudo_user: None };
+        answered(&mut slowest, || agent.ask::<Value>(&level).map(drop))?;
+        if line % (LINES / FLAGS) == 0 {
+            answered(&mut slowest, || {
+                agent.flag_by_socket("node-b")?;
+                agent.ask::<Value>(&Request::Unflag { node: "node-b".into() }).map(drop)
+            })?;
         }
-        slowest = slowest.max(took);
     }
-    println!("the slowest of {} flags and their ends took {slowest:?}", LINES / 2);
+    println!("the slowest request took {slowest:?}");
+    Ok(())
+}
+
+fn answered(slowest: &mut Duration, request: impl FnOnce() -> Result<()>) -> Result<()> {
+    let begun = Instant::now();
+    request()?;
+    let took = begun.elapsed();
+    if took > ANSWERED {
+        within("an answer", ANSWERED, begun)?;
+    }
+    *slowest = took.max(*slowest);
     Ok(())
 }
 
@@ -75,7 +90,7 @@ fn a_log_whose_reader_stands_still_holds_nobody_up() -> Result<()> {
     let (_reader, unread) = full_pipe()?;
     let first = start_unread(&ns, &agent, &[], &unread)?;
     ensure!(agent.status()?["log_lines_lost"] == 0, "lines were lost for which the agent has room");
-    flag_and_unflag(&agent)?;
+    write_lines(&agent)?;
     let lost = agent.status()?["log_lines_lost"].as_u64().context("no number")?;
     ensure!(lost > 0, "{LINES} lines, and none is lost");
     let told = format!("  NF31  {lost} lines were lost");
