@@ -38,6 +38,7 @@ impl WaitingChanges {
             Change::Service(service) => ObjectName::Service(Arc::clone(&service.name)),
             Change::Slice(slice) => ObjectName::Slice(Arc::clone(&slice.name)),
             Change::Gone(name) => name.clone(),
+            Change::LeftOut(conflict) => conflict.object.clone(),
         };
         self.single.insert(name, change);
     }

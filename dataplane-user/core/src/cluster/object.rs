@@ -47,7 +47,7 @@ pub struct ServiceObject {
     pub internal: TrafficPolicy,
     /// Which endpoints traffic to all other virtual addresses may use.
     pub external: TrafficPolicy,
-    /// One at least.
+    /// One at least, unless the Service has no cluster IP.
     pub ports: Vec<ServicePort>,
 }
 
@@ -84,7 +84,7 @@ pub struct SliceObject {
 pub struct EndpointObject {
     /// The pod's address, or the node's for a host-network pod.
     pub address: IpAddr,
-    /// The node it runs on.
+    /// The node it runs on. Without one it belongs to the node that has the address as its own, if there is such a node.
     pub node: Option<NodeName>,
     /// Whether its source says that it shares its node's network.
     pub host_network: bool,

@@ -106,7 +106,7 @@ pub struct Endpoint {
     /// The pod's address, or the node's for a host-network pod.
     pub address: IpAddr,
     /// The node on which it runs, by its index in the endpoint's view. `None` for an endpoint that is tied to no node, as Services
-    /// without selector have them: such an endpoint is never cut.
+    /// without selector may have them: such an endpoint is never cut.
     pub node: Option<NodeIx>,
     /// Whether it takes new flows. Unset counts as yes (`addEndpoints`, pkg/proxy/endpointslicecache.go).
     pub ready: bool,

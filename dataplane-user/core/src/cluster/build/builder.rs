@@ -163,9 +163,11 @@ impl Builder {
             Change::Node(node) => vec![Entry::Node(node.name.clone(), Some(node))],
             Change::Service(service) => vec![Entry::Service(Arc::clone(&service.name), Some(service))],
             Change::Slice(slice) => vec![Entry::Slice(Arc::clone(&slice.name), Some(slice))],
-            Change::Gone(ObjectName::Node(name)) => vec![Entry::Node(name, None)],
-            Change::Gone(ObjectName::Service(name)) => vec![Entry::Service(name, None)],
-            Change::Gone(ObjectName::Slice(name)) => vec![Entry::Slice(name, None)],
+            Change::Gone(name) | Change::LeftOut(Conflict { object: name, .. }) => vec![match name {
+                ObjectName::Node(name) => Entry::Node(name, None),
+                ObjectName::Service(name) => Entry::Service(name, None),
+                ObjectName::Slice(name) => Entry::Slice(name, None),
+            }],
             Change::Nodes(nodes) => {
                 let listed = nodes.into_iter().map(|node| (node.name.clone(), node));
                 let all = relist(self.nodes.keys().cloned(), listed);
@@ -315,8 +317,7 @@ impl Builder {
             let id = self.owners.names.take(name);
             (Arc::clone(name), Box::new(Group::new(id)))
         });
-        let by = By::Service.named(group.id);
-        for (ip, _) in group.claims() {
+        for (ip, by, _) in group.claims() {
             self.owners.release(ip, by);
         }
         for node in group.named() {
@@ -326,7 +327,7 @@ impl Builder {
             self.reached.release(service, &mut self.dirty);
         }
         let changed = change(&mut group);
-        for (ip, of) in group.claims() {
+        for (ip, by, of) in group.claims() {
             self.owners.claim(ip, by, of);
         }
         for node in group.named() {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::super::{
     node::NodeName,
-    object::{NodeObject, ObjectName, ServiceObject, SliceObject},
+    object::{Conflict, NodeObject, ObjectName, ServiceObject, SliceObject},
 };
 
 /// A change that a source tells.
@@ -18,6 +18,8 @@ pub enum Change {
     Slice(SliceObject),
     /// This object exists no more.
     Gone(ObjectName),
+    /// This object exists, and cannot be read: it is as if it were not there.
+    LeftOut(Conflict),
     /// These are all nodes.
     Nodes(Vec<NodeObject>),
     /// These are all Services.

@@ -39,8 +39,8 @@ pub(super) fn service(service: &ServiceObject) -> Vec<Fault> {
             faults.push(("clusterIPs".to_owned(), why.to_owned()));
         }
     }
-    if service.ports.is_empty() {
-        faults.push(("ports".to_owned(), "empty; a Service has a port".to_owned()));
+    if service.ports.is_empty() && !service.cluster_ips.is_empty() {
+        faults.push(("ports".to_owned(), "empty; a Service with a cluster IP has a port".to_owned()));
     }
     let mut names = HashSet::new();
     let mut numbers = HashMap::new();

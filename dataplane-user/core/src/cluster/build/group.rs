@@ -1,7 +1,7 @@
 //! A Service with all of its slices, and the Service of the view that follows from them.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use super::{
     },
     check::{Fault, service as check_service},
     names::{Marked, NameId},
-    owners::{AddressOwner, Kind, Owners},
+    owners::{AddressOwner, By, Kind, Owners},
     reached::Reached,
     slice::{Alike, ListedEndpoint, Slice},
     values::check_address,
@@ -42,6 +42,8 @@ pub(super) struct GroupResult {
     placed: u64,
     /// For each endpoint the node to which it is tied ([`Kind`]).
     ties: Box<[Option<Marked>]>,
+    /// The owners of the addresses of endpoints that name no node, each once.
+    pub(super) followed: BTreeSet<NameId>,
     pub(super) conflicts: Vec<Conflict>,
 }
 
@@ -158,17 +160,15 @@ impl Group {
         self.slices.iter().flat_map(Slice::endpoints)
     }
 
-    /// The addresses that its slices claim, and for which node ([`Kind`]); `None` for no node.
-    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Option<Marked>)> {
+    /// The addresses that its slices claim, as whom, and for which node ([`Kind`]); `None` for no node.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Marked, Option<Marked>)> {
         let withheld = !self.faults.is_empty();
         let endpoints = self.listed().filter(|endpoint| check_address(endpoint.address).is_ok());
-        endpoints.filter_map(move |endpoint| {
+        endpoints.map(move |endpoint| {
             let kind = if endpoint.host_network() { Kind::Shared } else { Kind::Pod };
-            match endpoint.node {
-                _ if withheld => Some((endpoint.address, None)),
-                Some(node) => Some((endpoint.address, Some(kind.of(node)))),
-                None => None,
-            }
+            let of = endpoint.node.filter(|_| !withheld).map(|node| kind.of(node));
+            let by = if withheld || of.is_some() { By::Service } else { By::Follower };
+            (endpoint.address, by.named(self.id), of)
         })
     }
 
@@ -195,6 +195,7 @@ impl Group {
             around,
             sockets: HashSet::new(),
             taken: Vec::new(),
+            followed: BTreeSet::new(),
             more: Alike::default(),
         };
         for slice in &self.slices {
@@ -206,6 +207,7 @@ impl Group {
                 }
             }
         }
+        outcome.followed = endpoints.followed;
         let mut taken = endpoints.taken;
         taken.sort_by(|(a, _), (b, _)| (a.address, a.targets()).cmp(&(b.address, b.targets())));
         outcome.ties = taken.iter().map(|(_, tie)| *tie).collect();
@@ -245,6 +247,7 @@ struct Endpoints<'a> {
     /// Address, index of the port and target of the endpoints that were taken.
     sockets: HashSet<(IpAddr, usize, u16)>,
     taken: Vec<(Endpoint, Option<Marked>)>,
+    followed: BTreeSet<NameId>,
     more: Alike<More>,
 }
 
@@ -284,14 +287,15 @@ impl Endpoints<'_> {
     }
 
     /// The node on which an endpoint runs, and whether that node has the address too ([`Kind`]). `None`: the endpoint is tied to no node, and never cut.
-    fn tie(&self, object: &ListedEndpoint<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
+    fn tie(&mut self, object: &ListedEndpoint<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
         let owners = self.around.owners;
         let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));
         let Some(node) = object.node else {
             if object.host_network() {
                 fault("node", "missing; a hostNetwork endpoint has its node's address".to_owned());
+                return None;
             }
-            return None;
+            return self.tie_by_address(object.address);
         };
         let name = owners.names.text(node);
         if !(self.around.is_node)(name) {
@@ -310,6 +314,16 @@ impl Endpoints<'_> {
         }
     }
 
+    /// The node whose own address this is. An endpoint there that names no node shares that node's network: Services without selector have such
+    /// endpoints, and the Service `kubernetes` of the API server.
+    fn tie_by_address(&mut self, address: IpAddr) -> Option<Marked> {
+        let owners = self.around.owners;
+        let AddressOwner::Node { name, shared: true, withheld } = owners.of(address)? else { return None };
+        self.followed.insert(name);
+        let is_there = (self.around.is_node)(owners.names.text(name));
+        (is_there && !withheld).then(|| Kind::Shared.of(name))
+    }
+
     /// An endpoint's own ports, in the order of the Service's; 0 for those that it does not name.
     fn targets(&self, own: &BTreeMap<String, u16>, faults: &mut Vec<Fault>) -> Box<[u16]> {
         let mut targets = vec![0; self.service.ports.len()].into_boxed_slice();
@@ -322,7 +336,7 @@ impl Endpoints<'_> {
                 }
             }
         }
-        if own.is_empty() {
+        if own.is_empty() && !self.service.ports.is_empty() {
             let why = "empty; leave it out for the Service's own target ports";
             faults.push(("ports".to_owned(), why.to_owned()));
         }

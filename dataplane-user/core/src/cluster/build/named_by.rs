@@ -1,4 +1,4 @@
-//! Which Services name a node by their endpoints.
+//! Which Services name a node by their endpoints, or have an endpoint without a node at its address.
 
 use std::collections::HashMap;
 

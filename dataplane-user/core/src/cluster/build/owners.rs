@@ -30,6 +30,8 @@ pub(super) enum By {
     Node,
     Service,
     Machine,
+    /// A Service with an endpoint that names no node. It claims nothing, and is worked out anew once the address has another owner.
+    Follower,
 }
 
 impl By {
@@ -75,8 +77,16 @@ pub(super) enum AddressOwner {
 struct Claim {
     /// The claimant ([`By`]).
     by: Marked,
-    /// The node for which the address is claimed ([`Kind`]). `None`: the address is to be cut for no node.
+    /// The node for which the address is claimed ([`Kind`]). `None`: the address is to be cut for no node, unless the claimant is a
+    /// [`By::Follower`].
     of: Option<Marked>,
+}
+
+impl Claim {
+    /// Whether the address is to be cut for no node.
+    fn withholds(self) -> bool {
+        self.of.is_none() && self.by.mark() != By::Follower as u8
+    }
 }
 
 /// All addresses that are claimed. There is one for each endpoint, so owners are worked out from claims rather than stored.
@@ -154,7 +164,7 @@ impl Owners {
                 second = Some(of.id());
             }
         }
-        let withheld = claims().any(|claim| claim.of.is_none());
+        let withheld = claims().any(Claim::withholds);
         Some(match second {
             None => AddressOwner::Node { name: first, shared, withheld },
             Some(second) => AddressOwner::Disputed(first, second),
@@ -177,8 +187,8 @@ impl Owners {
         let name = Arc::clone(self.names.text(by.id()));
         match by.mark() {
             mark if mark == By::Node as u8 => Unit::Node(NodeName::from(name)),
-            mark if mark == By::Service as u8 => Unit::Service(name),
-            _ => Unit::Machine,
+            mark if mark == By::Machine as u8 => Unit::Machine,
+            _ => Unit::Service(name),
         }
     }
 

@@ -195,7 +195,7 @@ fn says_line_and_field() {
     };
     let cases = [
         (refusal(""), "services[0]: missing field `ports` at line 7, column 5"),
-        (refusal("    ports: []\n"), "services[0].ports: empty"),
+        (refusal("    clusterIPs: [10.96.0.1]\n    ports: []\n"), "services[0].ports: empty"),
         (refusal("    ports: 80\n"), "services[0].ports: expected sequence start at line 8, column 12"),
         (port("{}"), "services[0].ports[0]: missing field `port` at line 9, column 9"),
         (

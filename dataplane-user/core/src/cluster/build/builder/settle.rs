@@ -119,6 +119,14 @@ impl Builder {
         for ((node, _), _) in times.into_iter().filter(|(_, more)| *more != 0) {
             nodes.insert(NodeName::from(Arc::clone(self.owners.names.text(node))));
         }
+        for node in group.outcome.followed.difference(&outcome.followed) {
+            if group.named().all(|named| named != *node) {
+                self.named_by.remove(*node, group.id);
+            }
+        }
+        for node in &outcome.followed {
+            self.named_by.add(*node, group.id);
+        }
         let is_empty = group.is_empty();
         let is_conflicting = !outcome.conflicts.is_empty();
         self.note(Unit::Service(Arc::clone(name)), is_conflicting);

@@ -204,10 +204,71 @@ fn what_a_service_that_is_wrong_runs_at_is_cut_for_nobody() {
     ]);
     assert_eq!(told.backends("a"), ["10.1.0.1"]);
     told.tell(Change::Service(ServiceObject { ports: Vec::new(), ..service("x/a", "10.96.0.1") }));
-    assert_eq!(told.brought, ["Service `x/a`, ports: empty; a Service has a port"]);
+    assert_eq!(told.brought, ["Service `x/a`, ports: empty; a Service with a cluster IP has a port"]);
     assert!(told.backends("a").is_empty());
     told.tell(Change::Gone(ObjectName::Service("x/a".into())));
     assert_eq!(told.backends("a"), ["10.1.0.1"]);
+}
+
+#[test]
+fn an_endpoint_without_a_node_belongs_to_the_node_that_has_its_address() {
+    let mut told = Told::new([
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &[("10.0.0.1", None), ("192.0.2.9", None)])),
+    ]);
+    assert_eq!(told.tied(), [None, None]);
+    // The node comes, and its port alone is a backend: the node's own sockets have the address.
+    told.tell(named(("a", "10.0.0.1")));
+    assert_eq!(told.tied(), [Some("a".to_owned()), None]);
+    assert_eq!(told.backends("a"), ["10.0.0.1:8080/tcp"]);
+    // The address moves to another node.
+    told.tell(Change::Nodes(vec![node("b", &["10.0.0.1"])]));
+    assert_eq!(told.tied(), [Some("b".to_owned()), None]);
+    assert_eq!(told.backends("b"), ["10.0.0.1:8080/tcp"]);
+    // Two nodes claim it, so it is neither's.
+    told.tell(named(("a", "10.0.0.1")));
+    assert_eq!(told.tied(), [None, None]);
+    told.tell(Change::Gone(ObjectName::Node("a".into())));
+    assert_eq!(told.tied(), [Some("b".to_owned()), None]);
+    // A node that is wrong by itself has no backends, and gets them once it is right.
+    told.tell(Change::Node(node("b", &["10.0.0.1", "127.0.0.1"])));
+    assert_eq!(told.tied(), [None, None]);
+    told.tell(named(("b", "10.0.0.1")));
+    assert_eq!(told.tied(), [Some("b".to_owned()), None]);
+    told.tell(Change::Gone(ObjectName::Slice("s".into())));
+    assert!(told.backends("b").is_empty());
+    told.tell(Change::Gone(ObjectName::Node("b".into())));
+    told.tell(Change::Gone(ObjectName::Service("x/a".into())));
+    assert_eq!(told.builder.kept(), [0; 3]);
+}
+
+/// The address of a pod is that of an endpoint that names the pod's node: an endpoint without a node says nothing of it.
+#[test]
+fn an_endpoint_without_a_node_claims_no_address() {
+    let mut told = Told::new([
+        named(("a", "10.0.0.1")),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some("a"))])),
+        Change::Service(service("x/b", "10.96.0.2")),
+        Change::Slice(slice("t", "x/b", &[("10.1.0.1", None)])),
+    ]);
+    assert_eq!(told.backends("a"), ["10.1.0.1"]);
+    assert!(told.brought.is_empty());
+    let view = told.builder.view();
+    assert_eq!(view.services.expect("Services")[1].endpoints[0].node, None);
+}
+
+#[test]
+fn a_headless_service_needs_no_port() {
+    let headless = ServiceObject { ports: Vec::new(), ..ServiceObject::new("x/a", Vec::new(), Vec::new()) };
+    let endpoint =
+        |ports| EndpointObject { ports, ..EndpointObject::ready(ip("10.1.0.1"), Some("a".into())) };
+    let mut told = Told::new([named(("a", "10.0.0.1")), Change::Service(headless)]);
+    for ports in [None, Some(Default::default())] {
+        let endpoints = vec![endpoint(ports)];
+        told.tell(Change::Slice(SliceObject { endpoints, ..slice("s", "x/a", &[]) }));
+        assert_eq!((told.brought.clone(), told.backends("a")), (Vec::new(), vec!["10.1.0.1".to_owned()]));
+    }
 }
 
 #[test]
