@@ -8,6 +8,7 @@ mod causes;
 
 pub mod agent;
 pub mod cli;
+pub mod crds;
 pub mod doctor;
 pub mod drain;
 pub mod flags;

@@ -329,6 +329,7 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         services: world.view.services.as_ref().map(Vec::len),
         endpoints: world.view.endpoints(),
         error: source.error,
+        away: source.away,
         conflicts: source.conflicts,
         conflict_examples: source.conflict_examples,
         left_out: world.view.left_out().count(),

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::{builder::Builds, settings::Settings, threads::Crew, told::SourceRow};
 use crate::{
     cluster::{ClusterView, NodeName},
-    source::Objects,
+    source::{Kubernetes, Objects},
 };
 
 /// The source that says which nodes, backends and Services exist.
@@ -22,6 +22,8 @@ pub enum Source {
     File(PathBuf),
     /// Objects that come one by one. Objects that conflict are left out and reported.
     Objects(Objects),
+    /// The objects of a Kubernetes API server.
+    Kubernetes(Kubernetes),
 }
 
 /// A source whose first view is known.
@@ -41,6 +43,15 @@ impl Source {
         Ok(Followed(match self {
             Self::File(path) => Kind::File(file::Followed::first(path, settings)?),
             Self::Objects(objects) => Kind::Objects(objects::Followed::first(objects, settings, crew).await?),
+            Self::Kubernetes(kubernetes) => {
+                let (objects, watches) = kubernetes.watch().await?;
+                let stop = crew.stop();
+                crew.task("kubernetes", async move {
+                    stop.run_until_cancelled(watches).await;
+                    Ok(())
+                });
+                Kind::Objects(objects::Followed::first(objects, settings, crew).await?)
+            }
         }))
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct SourceRow {
     pub(super) file: Option<PathBuf>,
     /// Why the source's latest state was not taken.
     pub(super) error: Option<String>,
+    /// Why the source does not answer now.
+    pub(super) away: Option<String>,
     /// Inconsistent objects that were left out: how many, and the first few.
     pub(super) conflicts: usize,
     pub(super) conflict_examples: Vec<ConflictRow>,

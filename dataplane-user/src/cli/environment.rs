@@ -11,6 +11,9 @@ use clap::{
 /// The variables for the node's name. Pods get it in NODE_NAME by convention.
 const NODE: [&str; 2] = ["NODEFENCE_NODE", "NODE_NAME"];
 
+/// Options of several verbs that mean the same for each.
+const SHARED: [&str; 3] = ["api-server", "kubeconfig", "pin-dir"];
+
 /// Gives each option that the help shows its variable.
 pub(super) fn with_variables(command: Command) -> Command {
     let command = command.mut_args(|option| with_variable(option, None));
@@ -47,7 +50,7 @@ fn is_empty(name: &str) -> bool {
 /// agent, `nodefence flag` must not set unwise flags. Variables of the agent's options, and of options that mean the same for all verbs,
 /// do not bear it.
 fn variable(verb: Option<&str>, long: &str) -> String {
-    let own = verb.filter(|verb| *verb != "agent" && long != "pin-dir");
+    let own = verb.filter(|verb| *verb != "agent" && !SHARED.contains(&long));
     let words = ["nodefence"].into_iter().chain(own).chain([long]).collect::<Vec<_>>();
     words.join("_").replace('-', "_").to_uppercase()
 }
@@ -91,6 +94,8 @@ mod tests {
             (Some("flag"), "force", "NODEFENCE_FLAG_FORCE"),
             (Some("log-level"), "for", "NODEFENCE_LOG_LEVEL_FOR"),
             (Some("guard"), "pin-dir", "NODEFENCE_PIN_DIR"),
+            (Some("crds"), "apply", "NODEFENCE_CRDS_APPLY"),
+            (Some("crds"), "kubeconfig", "NODEFENCE_KUBECONFIG"),
         ] {
             assert_eq!(variable(verb, long), name);
         }
@@ -111,6 +116,7 @@ mod tests {
         }
         assert!(names.len() > 30, "{names:?}");
         names.retain(|_, count| *count > 1);
-        assert_eq!(names.keys().collect::<Vec<_>>(), ["NODEFENCE_PIN_DIR"]);
+        let shared = ["NODEFENCE_API_SERVER", "NODEFENCE_KUBECONFIG", "NODEFENCE_PIN_DIR"];
+        assert_eq!(names.keys().collect::<Vec<_>>(), shared);
     }
 }

@@ -10,9 +10,11 @@ use std::{
     time::Duration,
 };
 
-use tracing::Level;
+use tracing::{Level, Metadata};
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::{Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
+};
 
 use super::{
     exit::Exit,
@@ -60,6 +62,7 @@ impl Log {
                 log.with_ansi(io::stderr().is_terminal() && !plain).boxed()
             }
         };
+        let log = log.with_filter(filter_fn(is_written));
         tracing_subscriber::registry().with(filter).with(log).init();
         // The default hook writes to standard error itself. A panicking thread that waits there would never end.
         panic::set_hook(Box::new(panicked));
@@ -94,6 +97,11 @@ impl Log {
         }
         Exit::of(error)
     }
+}
+
+/// kube's crates warn of a watch that failed. The agent's own line `api-server-away` says the same, once.
+fn is_written(of: &Metadata<'_>) -> bool {
+    !of.target().starts_with("kube_") || *of.level() > Level::WARN
 }
 
 impl Drop for Log {

@@ -1,9 +1,10 @@
-//! The verbs of the `nodefence` binary. All but `agent`, `detach` and `doctor` only talk to the agent's socket.
+//! The verbs of the `nodefence` binary. All but `agent`, `crds`, `detach` and `doctor` only talk to the agent's socket.
 
 mod adjust;
 mod args;
 mod audit;
 mod claims;
+mod crds;
 mod doctor;
 mod environment;
 mod exit;
@@ -44,7 +45,7 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
     let mut command = environment::with_variables(Cli::command());
     if objects.is_some() {
         command = command
-            .mut_subcommand("agent", |agent| agent.mut_arg("cluster_file", |file| file.required(false)));
+            .mut_subcommand("agent", |agent| agent.mut_group(args::SOURCE, |source| source.required(false)));
     }
     let typed: Vec<_> = std::env::args_os().collect();
     let matches = command.try_get_matches_from_mut(&typed);

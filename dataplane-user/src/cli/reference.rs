@@ -10,7 +10,7 @@ const TOP: &str = "# The command line
 
 <!-- Written by `NODEFENCE_BLESS=1 cargo test -p nodefence --lib reference` from the commands' own help: change that. -->
 
-Other pages: [the cluster file](cluster-file.md), [how the agent runs and ends, variables, systemd](operating.md),
+Other pages: [the cluster file](cluster-file.md), [Kubernetes](kubernetes.md), [how the agent runs and ends, variables, systemd](operating.md),
 [what the verbs print](output.md), [the log](log.md).
 ";
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{explain::Explained, golden};
 use crate::{
+    crds::Applied,
     doctor::DoctorReport,
     report::{
         Adjusted, AuditReport, BackendRow, CounterRow, Detached, Document, Fault, FlagReport, FlowList, List,
@@ -36,6 +37,7 @@ fn all() -> BTreeMap<&'static str, Value> {
         one::<ModeReport>(),
         one::<Adjusted<String>>(),
         one::<Detached>(),
+        one::<List<Applied>>(),
         one::<DoctorReport>(),
         one::<Fault>(),
     ])

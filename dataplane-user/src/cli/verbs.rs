@@ -13,7 +13,7 @@ use super::{
         AgentArgs, Cli, CompletionsArgs, DetachArgs, DoctorArgs, FlagArgs, FlowsArgs, Format, GuardArgs,
         LogLevelArgs, ManArgs, ModeArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
     },
-    audit, doctor, environment,
+    audit, crds, doctor, environment,
     exit::Exit,
     explain, flag,
     log::Log,
@@ -36,7 +36,7 @@ use crate::{
         FlowFilter, FlowList, List, ModeReport, PATIENCE_WITH_CHALLENGE, RepairReport, Request, Server,
         Status, StatusReport, UnflagReport,
     },
-    source::Objects,
+    source::{ApiServer, Kubernetes, Objects},
 };
 
 /// Why `detach` may not run beside an agent.
@@ -48,7 +48,7 @@ const START_THREADS: &str = "cannot start the agent's threads";
 
 /// The contexts of errors that only a kernel or another program can cause.
 #[cfg(test)]
-pub(super) const CONTEXTS: [&str; 3] = [NOT_RESTORED, TAKE_SIGNALS, START_THREADS];
+pub(super) const CONTEXTS: [&str; 4] = [NOT_RESTORED, TAKE_SIGNALS, START_THREADS, crds::START_CLIENT];
 
 /// Carries out one verb. `objects`: the objects that an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
@@ -58,7 +58,13 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             let source = match (objects, &args.cluster_file) {
                 (Some(objects), _) => Source::Objects(objects),
                 (None, Some(file)) => Source::File(file.clone()),
-                (None, None) => anyhow::bail!("--cluster-file is missing"),
+                (None, None) => Source::Kubernetes(Kubernetes {
+                    server: ApiServer {
+                        kubeconfig: args.kubeconfig.clone(),
+                        server: args.api_server.clone(),
+                    },
+                    no_headless: args.no_headless,
+                }),
             };
             let log = Log::begin(args.log_format)?;
             let settings = settings(args, &cli, log.logging());
@@ -158,6 +164,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         Verb::Doctor(DoctorArgs { code: None, ref interface, ref pin_dir }) => {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
         }
+        Verb::Crds(ref args) => crds::run(cli.output, args)?,
         Verb::Completions(CompletionsArgs { shell }) => {
             let mut script = Vec::new();
             let mut command = environment::with_variables(Cli::command());

@@ -33,6 +33,8 @@ pub struct ClusterRow {
     pub endpoints: Option<usize>,
     /// Why the agent did not accept what the source says now. The last good view holds. `None` if the agent accepted it.
     pub error: Option<String>,
+    /// Why the source does not answer. The last good view holds. `None` if it answers, and for a file.
+    pub away: Option<String>,
     /// The number of conflicts among the objects of the source. Objects that conflict are left out of the view. Always 0 for a file, which is accepted as a whole or not at all.
     pub conflicts: usize,
     /// The first few conflicts, by object.

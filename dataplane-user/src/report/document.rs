@@ -15,6 +15,7 @@ use super::{
     model::{BackendRow, CounterRow, FlagReport, NodeRow, UnflagReport},
     nodes::NodeList,
 };
+use crate::crds::Applied;
 
 /// The version of the printed objects. A new version removes a field, or changes its name, type or meaning. New fields do not change the version.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -100,6 +101,7 @@ documents! {
     ModeReport = "ModeReport" by "nodefence mode",
     Adjusted<String> = "LogLevelReport" by "nodefence log-level",
     Detached = "DetachReport" by "nodefence detach",
+    List<Applied> = "CrdReport" by "nodefence crds --apply",
 }
 
 /// The JSON Schema (draft 2020-12) of a document as it is printed.

@@ -222,6 +222,12 @@ fn of_source(status: &Status, to: &mut Warnings) {
         );
     }
     to.all(Code::SourceNotWatched, cluster.watch.clone());
+    if let Some(away) = &cluster.away {
+        to.add(
+            Code::SourceAway,
+            format!("{} does not answer, the last good view holds: {away}", cluster.source),
+        );
+    }
     if cluster.conflicts != 0 {
         let first = cluster.conflict_examples.first().map(|row| format!("; the first: {row}"));
         let message = format!(

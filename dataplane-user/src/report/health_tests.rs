@@ -35,7 +35,7 @@ fn replaced(status: &mut Value) {
 }
 
 /// Each code once.
-const CASES: [Case; 31] = [
+const CASES: [Case; 32] = [
     (
         Code::NoView,
         |status| status["cluster"]["view"] = json!(0),
@@ -191,6 +191,11 @@ const CASES: [Case; 31] = [
         Code::LogLinesLost,
         |status| status["log_lines_lost"] = json!(8),
         "8 lines were lost since the agent began: they came faster than they could be written",
+    ),
+    (
+        Code::SourceAway,
+        |status| status["cluster"]["away"] = json!("the watch of Services: refused"),
+        "the cluster file does not answer, the last good view holds: the watch of Services: refused",
     ),
 ];
 

@@ -254,6 +254,12 @@ codes! {
         "What is cut does not change. The log has gaps."
         "nodefence log-level info  # log less; does whoever reads the agent's standard error stand still?"
     }
+    "NF32" SourceAway Fails {
+        "the API server does not answer"
+        "A watch of the API server has ended, and could not be begun again. The agent tries again, at most 30 s later. The last good view holds."
+        "Flagged nodes stay cut, and flags are carried out. New pods and nodes are not known, and traffic to them is not cut."
+        "journalctl -u nodefence | grep api-server  # the error; does the API server answer from this node?"
+    }
 }
 
 impl Code {

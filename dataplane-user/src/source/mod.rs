@@ -1,15 +1,17 @@
 //! Where nodes, backends and Services come from: the cluster file on disk, which is read again when it changes, or objects that come one by
-//! one.
+//! one, as from the API server.
 
 mod file;
 #[cfg(test)]
 mod file_tests;
 mod file_watch;
+pub(crate) mod kubernetes;
 mod objects;
 mod waiting;
 
 pub use file::FileSource;
 pub use file_watch::FileWatch;
+pub use kubernetes::{ApiServer, Kubernetes};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
-pub use waiting::{Changes, Teller, changes};
+pub use waiting::{Changes, News, Teller, changes};

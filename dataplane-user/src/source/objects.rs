@@ -1,9 +1,17 @@
 //! Objects that another part of the process delivers, and the view that is built from them.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+    time::Duration,
+};
 
-use super::waiting::Changes;
-use crate::cluster::{Builder, Change, ClusterView, Conflict, NodeName, Rules, SourceName};
+use super::waiting::{Changes, News};
+use crate::{
+    cluster::{Builder, Change, ClusterView, Conflict, NodeName, ObjectName, Rules, SourceName},
+    enforce::Now,
+};
 
 /// A source of single objects.
 #[derive(Debug)]
@@ -12,6 +20,8 @@ pub struct Objects {
     pub name: SourceName,
     /// Whether the source delivers Services and slices.
     pub services: bool,
+    /// Whether the source says itself until when all is confirmed ([`News`]). Otherwise each change confirms all others.
+    pub confirms: bool,
     /// The source's changes. For each kind the source sends a list first, then single changes. It sends another list whenever it may have
     /// missed changes.
     pub changes: Changes,
@@ -45,13 +55,17 @@ pub(crate) struct Gathered {
     objects: Objects,
     builder: Builder,
     missing: Missing,
+    /// Objects that cannot be read, and why.
+    left_out: BTreeMap<ObjectName, Conflict>,
+    news: News,
 }
 
 impl Gathered {
     /// Begins without any object.
     pub(crate) fn new(objects: Objects) -> Self {
         let missing = Missing { nodes: true, services: objects.services, slices: objects.services };
-        Self { objects, builder: Builder::new(Rules::Tolerant), missing }
+        let builder = Builder::new(Rules::Tolerant);
+        Self { objects, builder, missing, left_out: BTreeMap::new(), news: News::default() }
     }
 
     /// The source's name.
@@ -76,13 +90,53 @@ impl Gathered {
 
     /// Applies all waiting changes. Returns the conflicts that are new.
     pub(crate) fn take(&mut self) -> Vec<Conflict> {
-        let Self { objects, builder, missing } = self;
-        builder.apply_all(objects.changes.take().into_iter().inspect(|change| match change {
-            Change::Nodes(_) => missing.nodes = false,
-            Change::Services(_) => missing.services = false,
-            Change::Slices(_) => missing.slices = false,
-            _ => {}
-        }))
+        let (changes, news) = self.objects.changes.take();
+        self.news = news.unwrap_or_else(|| self.news.clone());
+        let mut brought = Vec::new();
+        for change in &changes {
+            brought.extend(self.note(change));
+        }
+        brought.extend(self.builder.apply_all(changes));
+        brought
+    }
+
+    /// Notes which lists have come, and which objects cannot be read. Returns the conflict if it is new.
+    fn note(&mut self, change: &Change) -> Option<Conflict> {
+        let left_out = &mut self.left_out;
+        match change {
+            Change::Nodes(_) => {
+                self.missing.nodes = false;
+                left_out.retain(|name, _| !matches!(name, ObjectName::Node(_)));
+            }
+            Change::Services(_) => {
+                self.missing.services = false;
+                left_out.retain(|name, _| !matches!(name, ObjectName::Service(_)));
+            }
+            Change::Slices(_) => {
+                self.missing.slices = false;
+                left_out.retain(|name, _| !matches!(name, ObjectName::Slice(_)));
+            }
+            Change::Node(node) => drop(left_out.remove(&ObjectName::Node(node.name.clone()))),
+            Change::Service(service) => drop(left_out.remove(&ObjectName::Service(service.name.clone()))),
+            Change::Slice(slice) => drop(left_out.remove(&ObjectName::Slice(slice.name.clone()))),
+            Change::Gone(name) => drop(left_out.remove(name)),
+            Change::LeftOut(conflict) => {
+                let before = left_out.insert(conflict.object.clone(), conflict.clone());
+                return (before.as_ref() != Some(conflict)).then(|| conflict.clone());
+            }
+        }
+        None
+    }
+
+    /// Until when all that was taken is what the source had. `before`: a time before it was taken. Changes that came meanwhile may wait for
+    /// the next time.
+    pub(crate) fn confirmed(&self, before: Now) -> Now {
+        self.news.confirmed.filter(|_| self.objects.confirms).unwrap_or(before)
+    }
+
+    /// Why the source does not answer now.
+    pub(crate) fn away(&self) -> Option<&str> {
+        self.news.away.as_deref()
     }
 
     /// As [`Builder::set_machine`].
@@ -100,9 +154,9 @@ impl Gathered {
         ClusterView { source: self.objects.name, ..self.builder.view() }
     }
 
-    /// The conflicts between objects.
+    /// The conflicts between objects, and the objects that cannot be read.
     pub(crate) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
-        self.builder.conflicts()
+        self.left_out.values().chain(self.builder.conflicts())
     }
 }
 
@@ -121,7 +175,15 @@ mod tests {
 
     fn gathered(services: bool) -> (Teller, Gathered) {
         let (teller, changes) = changes();
-        (teller, Gathered::new(Objects { name: SourceName::new("the test", "test"), services, changes }))
+        (
+            teller,
+            Gathered::new(Objects {
+                name: SourceName::new("the test", "test"),
+                services,
+                confirms: false,
+                changes,
+            }),
+        )
     }
 
     fn take(gathered: &mut Gathered) -> usize {
@@ -150,6 +212,31 @@ mod tests {
         teller.tell(Change::Nodes(Vec::new()));
         take(&mut gathered);
         assert_eq!((gathered.missing(), gathered.view().services), (None, None));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_named_until_it_can_or_is_gone() {
+        let (teller, mut gathered) = gathered(false);
+        let conflict = |name: &str| Conflict {
+            object: ObjectName::Node(name.into()),
+            field: "spec.addresses[0]".to_owned(),
+            message: "`x` is no IP address".to_owned(),
+        };
+        teller.tell(Change::Nodes(vec![node("a", "10.0.0.1"), node("b", "10.0.0.2")]));
+        teller.tell(Change::LeftOut(conflict("a")));
+        assert_eq!(take(&mut gathered), 1);
+        assert_eq!(gathered.view().nodes.len(), 1);
+        teller.tell(Change::LeftOut(conflict("a")));
+        assert_eq!(take(&mut gathered), 0, "it is named once");
+        assert_eq!(gathered.conflicts().cloned().collect::<Vec<_>>(), [conflict("a")]);
+        teller.tell(Change::Node(node("a", "10.0.0.1")));
+        take(&mut gathered);
+        assert_eq!((gathered.conflicts().count(), gathered.view().nodes.len()), (0, 2));
+        teller.tell(Change::LeftOut(conflict("c")));
+        take(&mut gathered);
+        teller.tell(Change::Nodes(vec![node("a", "10.0.0.1")]));
+        take(&mut gathered);
+        assert_eq!(gathered.conflicts().count(), 0);
     }
 
     #[test]

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::cluster::{Change, ObjectName};
+use crate::{
+    cluster::{Change, ObjectName},
+    enforce::Now,
+};
 
 /// The changes that wait. They are applied together, lists first. The order of changes to single objects does not matter for the result.
 #[derive(Debug, Default)]
@@ -15,8 +18,19 @@ struct WaitingChanges {
     services: Option<Change>,
     slices: Option<Change>,
     single: BTreeMap<ObjectName, Change>,
+    /// News of the source itself since they were last taken.
+    news: Option<News>,
     /// The number of [`Teller`]s that exist.
     tellers: usize,
+}
+
+/// What a source says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Until when all that was told is what the source had.
+    pub confirmed: Option<Now>,
+    /// Why the source does not answer now.
+    pub away: Option<String>,
 }
 
 impl WaitingChanges {
@@ -46,6 +60,7 @@ impl WaitingChanges {
     fn is_something(&self) -> bool {
         [&self.nodes, &self.services, &self.slices].into_iter().any(Option::is_some)
             || !self.single.is_empty()
+            || self.news.is_some()
     }
 
     fn take(&mut self) -> Vec<Change> {
@@ -75,6 +90,12 @@ impl Teller {
     /// Sends a change. It replaces the waiting change of the same object; a list replaces all waiting changes of its kind. Never blocks.
     pub fn tell(&self, change: Change) {
         self.0.waiting().add(change);
+        self.0.told.notify_one();
+    }
+
+    /// Sends news of the source itself. They replace earlier ones. Never blocks.
+    pub fn report(&self, news: News) {
+        self.0.waiting().news = Some(news);
         self.0.told.notify_one();
     }
 }
@@ -118,9 +139,11 @@ impl Changes {
         }
     }
 
-    /// Takes all waiting changes, lists first.
-    pub(super) fn take(&self) -> Vec<Change> {
-        self.0.waiting().take()
+    /// Takes all waiting changes, lists first, and the news.
+    pub(super) fn take(&self) -> (Vec<Change>, Option<News>) {
+        let mut waiting = self.0.waiting();
+        let news = waiting.news.take();
+        (waiting.take(), news)
     }
 }
 
@@ -148,7 +171,7 @@ mod tests {
             teller.tell(node("b", "10.0.9.9"));
         }
         teller.tell(Change::Gone(ObjectName::Node("b".into())));
-        let taken = changes.take();
+        let (taken, _) = changes.take();
         assert_eq!(taken, [node("a", "10.0.3.249"), Change::Gone(ObjectName::Node("b".into()))]);
         assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(false)));
     }
@@ -162,7 +185,18 @@ mod tests {
         }
         teller.tell(Change::Nodes(Vec::new()));
         teller.tell(node("b", "10.0.0.2"));
-        assert_eq!(changes.take(), [Change::Nodes(Vec::new()), node("b", "10.0.0.2"), gone]);
+        assert_eq!(changes.take().0, [Change::Nodes(Vec::new()), node("b", "10.0.0.2"), gone]);
+    }
+
+    #[test]
+    fn of_news_the_newest_waits_alone() {
+        let (teller, changes) = changes();
+        let away = |why: &str| News { confirmed: None, away: Some(why.to_owned()) };
+        teller.report(away("refused"));
+        teller.report(away("late"));
+        assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(true)));
+        assert_eq!(changes.take(), (Vec::new(), Some(away("late"))));
+        assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(false)));
     }
 
     #[test]
@@ -174,7 +208,7 @@ mod tests {
         let telling = std::thread::spawn(move || other.tell(node("a", "10.0.0.1")));
         assert!(matches!(changes.wait(None), Ok(true)));
         telling.join().expect("it told");
-        assert_eq!(changes.take().len(), 1);
+        assert_eq!(changes.take().0.len(), 1);
         assert!(matches!(changes.wait(None), Err(NoTeller)));
     }
 }

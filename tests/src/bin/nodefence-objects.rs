@@ -33,7 +33,7 @@ fn main() -> std::process::ExitCode {
         }
     });
     let name = SourceName::new("the list of objects", "objects");
-    nodefence::cli::main_with(Some(Objects { name, services: true, changes }))
+    nodefence::cli::main_with(Some(Objects { name, services: true, confirms: false, changes }))
 }
 
 fn read(teller: &Teller) -> Result<()> {

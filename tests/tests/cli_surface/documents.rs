@@ -32,8 +32,8 @@ const SCHEMAS: [(&str, &str); 15] = schemas![
     "UnflagReport",
 ];
 
-/// Verbs without an object as result: they print a script, a page or a log.
-const SILENT: [&str; 5] = ["agent", "guard", "completions", "man", "help"];
+/// Verbs without an object as result: they print a script, a page or a log. `crds` prints objects of the API server, or needs one.
+const SILENT: [&str; 6] = ["agent", "guard", "crds", "completions", "man", "help"];
 
 /// Parses a text that must be one object of this kind, and checks the object by its schema.
 pub(crate) fn document(kind: &str, text: &str) -> Result<Value> {

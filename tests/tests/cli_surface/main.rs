@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin, bin_path, nodefence_command};
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "agent",
     "flag",
     "unflag",
@@ -28,6 +28,7 @@ const VERBS: [&str; 18] = [
     "detach",
     "guard",
     "doctor",
+    "crds",
     "completions",
     "man",
     "help",
@@ -215,10 +216,34 @@ fn completions_and_manual_pages_are_made() -> Result<()> {
     Ok(())
 }
 
+/// No API server is needed to print them.
+#[test]
+fn definitions_are_printed_as_kubectl_takes_them() -> Result<()> {
+    for args in [&["crds"][..], &["crds", "-o", "yaml"]] {
+        let printed = text(&run(args)?.stdout);
+        let begin = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n";
+        let name = "name: nodemembers.nodefence.io\n";
+        ensure!(printed.starts_with(begin) && printed.contains(name), "{printed}");
+    }
+    let list: serde_json::Value = serde_json::from_slice(&run(&["crds", "-o", "json"])?.stdout)?;
+    ensure!(list["apiVersion"] == "v1" && list["kind"] == "List", "{list:#}");
+    ensure!(list["items"][0]["metadata"]["name"] == "nodemembers.nodefence.io", "{list:#}");
+    Ok(())
+}
+
+#[test]
+fn definitions_that_cannot_be_applied_say_why() -> Result<()> {
+    let output = run(&["crds", "--apply", "--kubeconfig", "/nonexistent/kubeconfig"])?;
+    let said = text(&output.stderr);
+    ensure!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+    ensure!(said.contains("/nonexistent/kubeconfig"), "{said}");
+    Ok(())
+}
+
 /// A reader may end early, as in `nodefence completions bash | head -1`.
 #[test]
 fn a_reader_that_goes_away_is_no_error() -> Result<()> {
-    for args in [&["completions", "bash"][..], &["man"]] {
+    for args in [&["completions", "bash"][..], &["man"], &["crds"]] {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
         let output = nodefence_command()?.args(args).stdout(writer).stderr(Stdio::piped()).output()?;

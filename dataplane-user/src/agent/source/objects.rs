@@ -156,10 +156,11 @@ impl Taking {
             }
             // No view would be taken sooner. Changes that come meanwhile are taken together.
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
-            // The view counts as read now: changes that come meanwhile may wait for the next time.
-            let read = now();
+            let before = now();
             let (view, took) = timed(|| self.take(own));
+            let read = self.objects.confirmed(before);
             sink.has_read(took);
+            sink.is_away(self.objects.away());
             self.tell_conflicts(sink);
             let Some(view) = view else {
                 // The source lives, and nothing that it says alters the view.

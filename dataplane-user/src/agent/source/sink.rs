@@ -23,6 +23,15 @@ impl SourceSink {
         });
     }
 
+    /// Notes whether the source answers.
+    pub(super) fn is_away(&self, why: Option<&str>) {
+        self.row.send_if_modified(|row| {
+            let is_other = row.away.as_deref() != why;
+            row.away = why.map(str::to_owned);
+            is_other
+        });
+    }
+
     /// Notes that the source confirmed the view that holds.
     pub(super) fn has_confirmed(&self, at: Now) {
         self.row.send_modify(|row| row.confirmed = at.boot);

@@ -1,6 +1,6 @@
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, builder::NonEmptyStringValueParser};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS, DEFAULT_RESCUE_PER_SECOND};
 
 use super::shared::{Help, PIN_DIR};
@@ -21,6 +21,9 @@ const KUBE_PROXY: &str = "kube-proxy";
 const LIMITS: &str = "Limits";
 const PROCESS: &str = "Process and log";
 
+/// The options that say where nodes come from: one of them is needed.
+pub(in crate::cli) const SOURCE: &str = "source";
+
 const AGENT: Help = Help {
     facts: "\
 The agent runs until SIGTERM, SIGINT or SIGHUP. docs/operating.md says what becomes of the cut when it ends, is killed or is started \
@@ -36,18 +39,40 @@ SIGTERM leaves the pinned dataplane in place: verdicts lapse within 3 s unless a
 
 Examples:
   nodefence agent --cluster-file cluster.yaml
+  nodefence agent --kubernetes --kubeconfig /etc/nodefence/kubeconfig
   nodefence agent --cluster-file cluster.yaml --interface eth0 --interface vxlan0 --mode observe",
 };
 
 /// How the agent runs.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AGENT.short, after_long_help = AGENT.long())]
+#[command(group = ArgGroup::new(SOURCE).required(true).args(["cluster_file", "kubernetes"]))]
 pub struct AgentArgs {
     /// Nodes, backends and Services of the cluster: YAML or JSON, followed as it changes
     ///
     /// docs/cluster-file.md has its format.
-    #[arg(long, help_heading = CLUSTER, value_name = "FILE", required = true)]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE")]
     pub cluster_file: Option<PathBuf>,
+
+    /// Take nodes, Services and endpoints from the Kubernetes API server, in place of a cluster file
+    ///
+    /// The agent watches NodeMembers, Services and EndpointSlices, and writes nothing. docs/kubernetes.md says what it needs.
+    #[arg(long, help_heading = CLUSTER)]
+    pub kubernetes: bool,
+
+    /// How the API server is reached [default: by the service account of the agent's pod]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The API server's address, in place of the one that is configured
+    ///
+    /// The address that pods have by default is that of a Service, whose endpoint may be on a node that hangs.
+    #[arg(long, help_heading = CLUSTER, value_name = "URL", requires = "kubernetes")]
+    pub api_server: Option<String>,
+
+    /// Leave headless Services out. Their endpoints are then cut only where another Service has them too
+    #[arg(long, help_heading = CLUSTER, requires = "kubernetes")]
+    pub no_headless: bool,
 
     /// A device by which packets leave to backends (repeatable, or separated by commas), and `auto`: those that routes and policy rules give
     ///

@@ -1,7 +1,9 @@
 //! The command line. The texts of `--help` are also the page `docs/cli.md` (`cli/reference.rs`).
 
 mod agent;
+mod api_server;
 mod audit;
+mod crds;
 mod flags;
 mod lists;
 mod machine;
@@ -9,7 +11,9 @@ mod running;
 mod shared;
 
 pub use agent::AgentArgs;
+pub(super) use agent::SOURCE;
 pub(super) use audit::{RepairArgs, StatusArgs};
+pub(super) use crds::CrdsArgs;
 pub(super) use flags::{FlagArgs, UnflagArgs};
 pub(super) use lists::{FlowsArgs, NodesArgs};
 pub(super) use machine::{CompletionsArgs, DetachArgs, DoctorArgs, GuardArgs, ManArgs};
@@ -191,6 +195,9 @@ pub enum Verb {
 
     /// Say what keeps nodefence from working on this node, with the remedy
     Doctor(DoctorArgs),
+
+    /// Print the definitions (CRDs) of the objects that agents read from the API server, or apply them
+    Crds(CrdsArgs),
 
     /// Print a completion script
     Completions(CompletionsArgs),

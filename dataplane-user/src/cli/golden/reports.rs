@@ -9,10 +9,11 @@ use crate::{
     cli::{
         adjust,
         args::Format,
-        audit, flag,
+        audit, crds, flag,
         nodes::{self, Watched},
         tables,
     },
+    crds::{Applied, Outcome},
     dataplane::Unanswered,
     report::{
         Adjusted, AuditReport, BackendRow, CounterRow, FlagReport, FlowList, List, ModeReport, NodeList,
@@ -272,6 +273,17 @@ fn what_a_repair_did() {
         ("least", of(false, json!([]), json!([]))),
     ];
     report("repair", &read::<RepairReport>(&samples), &FORMATS, |report, _| audit::repair(report));
+}
+
+#[test]
+fn what_became_of_definitions() {
+    let row = |name: &str, outcome| Applied { name: format!("{name}.nodefence.io"), outcome };
+    let rows = vec![
+        row("nodemembers", Outcome::Created),
+        row("nodeclaims", Outcome::Changed),
+        row("nodereports", Outcome::Unchanged),
+    ];
+    report("crds", &[("full", List::from(rows))], &FORMATS, |applied, _| crds::table(applied));
 }
 
 #[test]

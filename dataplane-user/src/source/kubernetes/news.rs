@@ -1,0 +1,230 @@
+//! What the watches of all kinds say together: their changes, until when these are confirmed, and which of them do not answer.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, watch};
+
+use super::super::{News, Teller};
+use crate::{
+    cluster::{Change, Conflict},
+    enforce::Now,
+    flags::now,
+};
+
+/// How often is looked whether the API server was heard.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A kind of objects that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Members,
+    Services,
+    Slices,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Members => "members",
+            Self::Services => "Services",
+            Self::Slices => "slices",
+        })
+    }
+}
+
+/// When the API server was last heard on the connections of one client. Bookmarks count, which it sends about once a minute on a watch
+/// without changes.
+#[derive(Clone, Debug)]
+pub(super) struct Heard(Arc<watch::Sender<Option<Now>>>);
+
+impl Default for Heard {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl Heard {
+    /// The API server was heard just now.
+    pub(super) fn note(&self) {
+        self.0.send_replace(Some(now()));
+    }
+
+    fn last(&self) -> Option<Now> {
+        *self.0.borrow()
+    }
+}
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Changes, to be taken together. They begin with a list, or there is one.
+    Changes(Vec<Change>),
+    /// The watch has failed, and is begun anew.
+    Failed(String),
+}
+
+/// A watch of one kind.
+#[derive(Debug)]
+struct Watch {
+    heard: Heard,
+    /// Its first list has come.
+    is_listed: bool,
+    /// Why it failed, and when, until the API server is heard again.
+    failed: Option<(String, Now)>,
+}
+
+/// The owner of what is known of all watches.
+pub(super) struct Outlook {
+    teller: Teller,
+    watches: [Watch; 3],
+    reported: News,
+}
+
+impl Outlook {
+    pub(super) fn new(teller: Teller, heard: [Heard; 3]) -> Self {
+        let watches = heard.map(|heard| Watch { heard, is_listed: false, failed: None });
+        Self { teller, watches, reported: News::default() }
+    }
+
+    /// Takes what the watches tell, for as long as one of them lives.
+    pub(super) async fn take(mut self, mut told: mpsc::Receiver<(Kind, Told)>) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                next = told.recv() => match next {
+                    Some((kind, Told::Changes(changes))) => self.changed(kind, changes),
+                    Some((kind, Told::Failed(why))) => self.failed(kind, why),
+                    None => return,
+                },
+                _ = look.tick() => self.heard(),
+            }
+            self.report();
+        }
+    }
+
+    fn changed(&mut self, kind: Kind, changes: Vec<Change>) {
+        self.watches[kind as usize].is_listed |=
+            matches!(changes.first(), Some(Change::Nodes(_) | Change::Services(_) | Change::Slices(_)));
+        changes.into_iter().for_each(|change| self.teller.tell(change));
+        self.answers(kind);
+    }
+
+    fn failed(&mut self, kind: Kind, why: String) {
+        let failed = &mut self.watches[kind as usize].failed;
+        // Each failure is logged once, however often the watch is begun in vain.
+        if failed.is_none() {
+            tracing::warn!(
+                event = "api-server-away",
+                %kind,
+                error = why,
+                "a watch of the API server failed, and is begun anew; what was known last holds"
+            );
+        }
+        *failed = Some((why, now()));
+    }
+
+    /// A watch without changes is known to live by what is heard on its connection.
+    fn heard(&mut self) {
+        for kind in [Kind::Members, Kind::Services, Kind::Slices] {
+            let watch = &self.watches[kind as usize];
+            let failed = watch.failed.as_ref().map(|(_, at)| at.mono);
+            if failed.zip(watch.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
+                self.answers(kind);
+            }
+        }
+    }
+
+    fn answers(&mut self, kind: Kind) {
+        if self.watches[kind as usize].failed.take().is_some() {
+            tracing::info!(event = "api-server-answers", %kind, "a watch of the API server goes on");
+        }
+    }
+
+    fn report(&mut self) {
+        let news = News { confirmed: self.confirmed(), away: self.away() };
+        if news != self.reported {
+            self.reported = news.clone();
+            self.teller.report(news);
+        }
+    }
+
+    /// When each watch was heard last, of these times the first. What the API server had until then was told.
+    fn confirmed(&self) -> Option<Now> {
+        let heard = |watch: &Watch| watch.heard.last().filter(|_| watch.is_listed && watch.failed.is_none());
+        let times: Option<Vec<Now>> = self.watches.iter().map(heard).collect();
+        // While a watch fails, the last confirmation holds.
+        times.and_then(|times| times.into_iter().min_by_key(|at| at.mono)).or(self.reported.confirmed)
+    }
+
+    fn away(&self) -> Option<String> {
+        let kinds = [Kind::Members, Kind::Services, Kind::Slices];
+        let failed =
+            kinds.into_iter().find_map(|kind| Some((kind, self.watches[kind as usize].failed.as_ref()?)));
+        failed.map(|(kind, (why, _))| format!("the watch of {kind}: {why}"))
+    }
+}
+
+/// A list of objects as changes: the objects that could be read, and then those that could not.
+pub(super) fn listed(list: Change, left_out: Vec<Conflict>) -> Told {
+    let left_out = left_out.into_iter().map(Change::LeftOut);
+    Told::Changes(std::iter::once(list).chain(left_out).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::super::{Changes, changes},
+        *,
+    };
+
+    fn outlook() -> (Outlook, [Heard; 3], Changes) {
+        let (teller, changes) = changes();
+        let heard = [Heard::default(), Heard::default(), Heard::default()];
+        (Outlook::new(teller, heard.clone()), heard, changes)
+    }
+
+    fn list(outlook: &mut Outlook) {
+        outlook.changed(Kind::Members, vec![Change::Nodes(Vec::new())]);
+        outlook.changed(Kind::Services, vec![Change::Services(Vec::new())]);
+        outlook.changed(Kind::Slices, vec![Change::Slices(Vec::new())]);
+    }
+
+    #[test]
+    fn what_all_watches_heard_is_confirmed() {
+        let (mut outlook, heard, _changes) = outlook();
+        heard.iter().for_each(Heard::note);
+        assert_eq!(outlook.confirmed(), None, "no list has come");
+        list(&mut outlook);
+        assert_eq!(outlook.confirmed(), heard[0].last());
+        outlook.report();
+        heard[0].note();
+        assert_eq!(outlook.confirmed(), heard[1].last(), "the watch that was silent for longest counts");
+        // While one watch fails, nothing is confirmed.
+        let before = outlook.reported.confirmed;
+        outlook.failed(Kind::Services, "refused".to_owned());
+        heard[0].note();
+        heard[2].note();
+        assert_eq!(outlook.confirmed(), before);
+    }
+
+    #[test]
+    fn a_watch_that_failed_answers_once_it_is_heard() {
+        let (mut outlook, heard, changes) = outlook();
+        heard.iter().for_each(Heard::note);
+        list(&mut outlook);
+        outlook.failed(Kind::Slices, "refused".to_owned());
+        outlook.heard();
+        outlook.report();
+        let (_, news) = changes.take();
+        assert_eq!(news.expect("news").away.as_deref(), Some("the watch of slices: refused"));
+        heard[2].note();
+        outlook.heard();
+        outlook.report();
+        assert_eq!(changes.take().1.expect("news").away, None);
+        // Changes show the same.
+        outlook.failed(Kind::Slices, "refused".to_owned());
+        outlook.changed(Kind::Slices, Vec::new());
+        assert_eq!(outlook.away(), None);
+    }
+}

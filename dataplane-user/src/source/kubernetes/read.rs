@@ -1,0 +1,316 @@
+//! What the objects of the API server mean, as kube-proxy reads them. Pure.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+
+use super::wire;
+use crate::{
+    cluster::{
+        Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceObject,
+        ServicePort, SliceObject, TrafficPolicy,
+    },
+    crds::NodeMember,
+};
+
+/// The label that names a slice's Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label of a Service that another proxy serves (`LabelServiceProxyName`, pkg/proxy/apis/well_known_labels.go, v1.36).
+const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// How long affinity lasts where a Service says no time (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
+const AFFINITY_SECONDS: u32 = 10_800;
+
+/// Texts that occur in many objects, each once.
+#[derive(Debug, Default)]
+pub(super) struct Texts(HashSet<Arc<str>>);
+
+impl Texts {
+    fn shared(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&new));
+        new
+    }
+
+    fn shared_or_none(&mut self, text: Option<&String>) -> Option<Arc<str>> {
+        text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
+    }
+}
+
+/// An object of the API server that can be read.
+pub(super) trait Read {
+    /// What it is read as.
+    type Object: Send;
+
+    /// Its kind and name.
+    fn name(&self) -> ObjectName;
+
+    /// What it means. `None`: nothing, as if it were not there.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn read(&self, texts: &mut Texts) -> Result<Option<Self::Object>, Conflict>;
+
+    /// The change that an object brings.
+    fn single(object: Self::Object) -> Change;
+
+    /// The change that a list of all objects brings.
+    fn list(objects: Vec<Self::Object>) -> Change;
+}
+
+/// What is wrong with a field.
+type Fault = (String, String);
+
+/// The namespace and name of an object.
+fn full_name(metadata: &ObjectMeta) -> String {
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", metadata.name.as_deref().unwrap_or_default())
+}
+
+fn conflict(object: ObjectName) -> impl Fn(Fault) -> Conflict {
+    move |(field, message)| Conflict { object: object.clone(), field, message }
+}
+
+fn address(text: &str, field: impl Fn() -> String) -> Result<IpAddr, Fault> {
+    text.parse().map_err(|_| (field(), format!("`{text}` is no IP address")))
+}
+
+fn addresses<'a>(texts: impl IntoIterator<Item = &'a String>, field: &str) -> Result<Vec<IpAddr>, Fault> {
+    let each = texts.into_iter().enumerate();
+    each.map(|(place, text)| address(text, || format!("{field}[{place}]"))).collect()
+}
+
+fn port(number: i32, field: impl Fn() -> String) -> Result<u16, Fault> {
+    match u16::try_from(number) {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err((field(), format!("{number} is no port: expected 1 to 65535"))),
+    }
+}
+
+impl Read for NodeMember {
+    type Object = NodeObject;
+
+    fn name(&self) -> ObjectName {
+        ObjectName::Node(self.metadata.name.as_deref().unwrap_or_default().into())
+    }
+
+    fn read(&self, texts: &mut Texts) -> Result<Option<NodeObject>, Conflict> {
+        let spec = &self.spec;
+        let own = addresses(&spec.addresses, "spec.addresses").map_err(conflict(self.name()))?;
+        let name = texts.shared(self.metadata.name.as_deref().unwrap_or_default());
+        Ok(Some(NodeObject {
+            zone: texts.shared_or_none(spec.zone.as_ref()),
+            pool: texts.shared_or_none(spec.pool.as_ref()),
+            ..NodeObject::new(name, own)
+        }))
+    }
+
+    fn single(object: NodeObject) -> Change {
+        Change::Node(object)
+    }
+
+    fn list(objects: Vec<NodeObject>) -> Change {
+        Change::Nodes(objects)
+    }
+}
+
+impl Read for wire::Slice {
+    type Object = SliceObject;
+
+    fn name(&self) -> ObjectName {
+        ObjectName::Slice(full_name(&self.metadata).into())
+    }
+
+    /// A slice without a Service, and one of DNS names, mean nothing (`endpointSliceCacheKeys`, pkg/proxy/endpointslicecache.go, v1.36).
+    fn read(&self, texts: &mut Texts) -> Result<Option<SliceObject>, Conflict> {
+        let Some(service) = self.label(SERVICE_NAME).filter(|service| !service.is_empty()) else {
+            return Ok(None);
+        };
+        if !matches!(self.address_type.as_str(), "IPv4" | "IPv6") {
+            return Ok(None);
+        }
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        let service = texts.shared(&format!("{namespace}/{service}"));
+        let fails = conflict(self.name());
+        let ports = self.own_ports().map_err(&fails)?;
+        let mut endpoints = Vec::new();
+        for (place, endpoint) in self.endpoints.iter().flatten().enumerate() {
+            endpoints.push(endpoint.read(place, &ports, texts).map_err(&fails)?);
+        }
+        Ok(Some(SliceObject { name: full_name(&self.metadata).into(), service, endpoints }))
+    }
+
+    fn single(object: SliceObject) -> Change {
+        Change::Slice(object)
+    }
+
+    fn list(objects: Vec<SliceObject>) -> Change {
+        Change::Slices(objects)
+    }
+}
+
+impl wire::Slice {
+    /// The ports of its endpoints by the names of the Service's. One without a number means nothing.
+    fn own_ports(&self) -> Result<BTreeMap<String, u16>, Fault> {
+        let mut ports = BTreeMap::new();
+        for (place, own) in self.ports.iter().flatten().enumerate() {
+            if let Some(number) = own.port {
+                let number = port(number, || format!("ports[{place}].port"))?;
+                ports.insert(own.name.clone().unwrap_or_default(), number);
+            }
+        }
+        Ok(ports)
+    }
+}
+
+impl wire::Endpoint {
+    fn read(
+        &self,
+        place: usize,
+        ports: &BTreeMap<String, u16>,
+        texts: &mut Texts,
+    ) -> Result<EndpointObject, Fault> {
+        let field = || format!("endpoints[{place}].addresses[0]");
+        // All addresses of an endpoint are equivalent, and kube-proxy uses the first.
+        let first = self.addresses.iter().flatten().next();
+        let first = first.ok_or_else(|| (field(), "missing".to_owned()))?;
+        let conditions = self.conditions;
+        Ok(EndpointObject {
+            address: address(first, field)?,
+            node: texts.shared_or_none(self.node_name.as_ref()).map(Into::into),
+            host_network: false,
+            zone: texts.shared_or_none(self.zone.as_ref()),
+            ports: Some(ports.clone()),
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+            hints: self.hints.as_ref().and_then(|hints| hints.read(texts)).map(Box::new),
+        })
+    }
+}
+
+impl wire::Hints {
+    fn read(&self, texts: &mut Texts) -> Option<Hints> {
+        let zones = self.for_zones.iter().flatten().map(|zone| texts.shared(&zone.name)).collect();
+        let nodes = self.for_nodes.iter().flatten().map(|node| texts.shared(&node.name).into()).collect();
+        let hints = Hints { zones, nodes };
+        (hints != Hints::default()).then_some(hints)
+    }
+}
+
+impl Read for wire::Service {
+    type Object = ServiceObject;
+
+    fn name(&self) -> ObjectName {
+        ObjectName::Service(full_name(&self.metadata).into())
+    }
+
+    fn read(&self, texts: &mut Texts) -> Result<Option<ServiceObject>, Conflict> {
+        // Only a name in DNS: there are no endpoints of its own.
+        if self.spec.type_.as_deref() == Some("ExternalName") {
+            return Ok(None);
+        }
+        self.object(texts).map(Some).map_err(conflict(self.name()))
+    }
+
+    fn single(object: ServiceObject) -> Change {
+        Change::Service(object)
+    }
+
+    fn list(objects: Vec<ServiceObject>) -> Change {
+        Change::Services(objects)
+    }
+}
+
+impl wire::Service {
+    fn object(&self, texts: &mut Texts) -> Result<ServiceObject, Fault> {
+        let spec = &self.spec;
+        // kube-proxy leaves a Service of another proxy alone, as it does one without cluster IP. Its endpoints are backends all the same.
+        let is_proxied = self.label(OTHER_PROXY).is_none();
+        let cluster_ips = if is_proxied { self.cluster_ips()? } else { Vec::new() };
+        let is_reached = !cluster_ips.is_empty();
+        let external_ips = spec.external_ips.iter().flatten().filter(|_| is_reached);
+        let name = full_name(&self.metadata);
+        Ok(ServiceObject {
+            external_ips: addresses(external_ips, "spec.externalIPs")?,
+            load_balancer_ips: if is_reached { self.load_balancer_ips()? } else { Vec::new() },
+            affinity: self.affinity(),
+            internal: policy(spec.internal_traffic_policy.as_deref()),
+            external: policy(spec.external_traffic_policy.as_deref()),
+            ..ServiceObject::new(texts.shared(&name), cluster_ips, self.ports(is_reached)?)
+        })
+    }
+
+    fn cluster_ips(&self) -> Result<Vec<IpAddr>, Fault> {
+        let spec = &self.spec;
+        let listed = spec.cluster_ips.iter().flatten();
+        let all: Vec<&String> = if spec.cluster_ips.iter().flatten().next().is_some() {
+            listed.collect()
+        } else {
+            spec.cluster_ip.iter().collect()
+        };
+        let is_address = |text: &&String| !text.is_empty() && **text != "None";
+        addresses(all.into_iter().filter(is_address), "spec.clusterIPs")
+    }
+
+    /// The addresses of load balancers that leave the destination as it is (KEP-1860).
+    fn load_balancer_ips(&self) -> Result<Vec<IpAddr>, Fault> {
+        let ingress = self.status.load_balancer.ingress.iter().flatten();
+        let kept = ingress.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
+        let texts = kept.filter_map(|ingress| ingress.ip.as_ref()).filter(|text| !text.is_empty());
+        addresses(texts, "status.loadBalancer.ingress")
+    }
+
+    fn affinity(&self) -> Option<Duration> {
+        let spec = &self.spec;
+        let is_by_client = spec.session_affinity.as_deref() == Some("ClientIP");
+        let config = spec.session_affinity_config.and_then(|config| config.client_ip);
+        let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(AFFINITY_SECONDS);
+        is_by_client.then(|| Duration::from_secs(seconds.into()))
+    }
+
+    fn ports(&self, is_reached: bool) -> Result<Vec<ServicePort>, Fault> {
+        let each = self.spec.ports.iter().flatten().enumerate();
+        each.map(|(place, own)| own.read(place, is_reached)).collect()
+    }
+}
+
+impl wire::ServicePort {
+    fn read(&self, place: usize, is_reached: bool) -> Result<ServicePort, Fault> {
+        let field = |name: &str| format!("spec.ports[{place}].{name}");
+        let number = port(self.port, || field("port"))?;
+        let node_port = self.node_port.filter(|number| *number != 0 && is_reached);
+        let protocol: Protocol =
+            self.protocol.as_deref().unwrap_or("TCP").parse().map_err(|why| (field("protocol"), why))?;
+        let target = match &self.target_port {
+            None | Some(IntOrString::Int(0)) => number,
+            Some(IntOrString::Int(target)) => port(*target, || field("targetPort"))?,
+            // Slices have the number of each endpoint's port, which a name may give differently.
+            Some(IntOrString::String(_)) => 0,
+        };
+        Ok(ServicePort {
+            name: self.name.clone().unwrap_or_default(),
+            protocol,
+            port: number,
+            target,
+            node_port: node_port.map(|number| port(number, || field("nodePort"))).transpose()?,
+        })
+    }
+}
+
+fn policy(text: Option<&str>) -> TrafficPolicy {
+    match text {
+        Some("Local") => TrafficPolicy::Local,
+        _ => TrafficPolicy::Cluster,
+    }
+}

@@ -1,0 +1,145 @@
+//! Services and EndpointSlices as the API server sends them: the fields that are read, and no others. A cluster may have 150,000 endpoints,
+//! and the whole types take five times as much memory.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+use kube::Resource;
+use serde::Deserialize;
+
+/// An EndpointSlice (`discovery.k8s.io/v1`).
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = k8s_openapi::api::discovery::v1::EndpointSlice)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Slice {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) address_type: String,
+    /// The API server may send null for an empty list.
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    pub(super) ports: Option<Vec<EndpointPort>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Endpoint {
+    pub(super) addresses: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) conditions: Conditions,
+    pub(super) hints: Option<Hints>,
+    pub(super) node_name: Option<String>,
+    pub(super) zone: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct Conditions {
+    pub(super) ready: Option<bool>,
+    pub(super) serving: Option<bool>,
+    pub(super) terminating: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Hints {
+    pub(super) for_zones: Option<Vec<Named>>,
+    pub(super) for_nodes: Option<Vec<Named>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Named {
+    pub(super) name: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct EndpointPort {
+    pub(super) name: Option<String>,
+    pub(super) port: Option<i32>,
+}
+
+/// A Service (`v1`).
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = k8s_openapi::api::core::v1::Service)]
+pub(super) struct Service {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: ServiceSpec,
+    #[serde(default)]
+    pub(super) status: ServiceStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServiceSpec {
+    #[serde(rename = "clusterIP")]
+    pub(super) cluster_ip: Option<String>,
+    #[serde(rename = "clusterIPs")]
+    pub(super) cluster_ips: Option<Vec<String>>,
+    #[serde(rename = "externalIPs")]
+    pub(super) external_ips: Option<Vec<String>>,
+    pub(super) external_traffic_policy: Option<String>,
+    pub(super) internal_traffic_policy: Option<String>,
+    pub(super) ports: Option<Vec<ServicePort>>,
+    pub(super) session_affinity: Option<String>,
+    pub(super) session_affinity_config: Option<AffinityConfig>,
+    #[serde(rename = "type")]
+    pub(super) type_: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServicePort {
+    pub(super) name: Option<String>,
+    pub(super) node_port: Option<i32>,
+    pub(super) port: i32,
+    pub(super) protocol: Option<String>,
+    pub(super) target_port: Option<IntOrString>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct AffinityConfig {
+    #[serde(rename = "clientIP")]
+    pub(super) client_ip: Option<ClientIp>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ClientIp {
+    pub(super) timeout_seconds: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServiceStatus {
+    #[serde(default)]
+    pub(super) load_balancer: LoadBalancer,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct LoadBalancer {
+    pub(super) ingress: Option<Vec<Ingress>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Ingress {
+    pub(super) ip: Option<String>,
+    pub(super) ip_mode: Option<String>,
+}
+
+impl Service {
+    /// The value of a label.
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        label(self.metadata.labels.as_ref(), name)
+    }
+}
+
+impl Slice {
+    /// The value of a label.
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        label(self.metadata.labels.as_ref(), name)
+    }
+}
+
+fn label<'a>(labels: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
+    labels?.get(name).map(String::as_str)
+}
