@@ -1,5 +1,7 @@
 //! The real `nodefence agent` in a namespace, on a node of a [`Cluster`](crate::Cluster) or of a benchmark.
 
+mod kubernetes;
+
 use std::{
     io::{PipeWriter, Write as _},
     os::unix::net::UnixStream,
@@ -52,8 +54,10 @@ pub struct Agent {
     extra: Vec<String>,
     proc: Option<Proc>,
     watch: Arc<Watch>,
-    /// The pipe by which the agent gets objects. `None` where the agent follows a cluster file.
+    /// The pipe by which the agent gets objects. `None` where the agent follows a cluster file or an API server.
     objects: Option<PipeWriter>,
+    /// The kubeconfig of the API server that the agent follows. `None` where the agent follows something else.
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Agent {
@@ -127,6 +131,7 @@ impl Agent {
             proc: None,
             watch: Watch::here(),
             objects: None,
+            kubeconfig: None,
         })
     }
 
@@ -202,7 +207,9 @@ impl Agent {
             ("--run-dir", self.dir.path().join("run").into()),
             ("--socket", self.socket().into()),
         ];
-        if self.objects.is_none() {
+        if let Some(file) = &self.kubeconfig {
+            own.push(("--kubeconfig", file.into()));
+        } else if self.objects.is_none() {
             own.push(("--cluster-file", self.cluster_file().into_os_string()));
         }
         own.extend(self.interfaces.iter().map(|interface| ("--interface", interface.into())));
@@ -211,7 +218,7 @@ impl Agent {
             own.push(("--proxy", "none".into()));
         }
         let mut command = command(&self.program);
-        command.arg("agent");
+        command.arg("agent").args(self.kubeconfig.is_some().then_some("--kubernetes"));
         for (option, value) in own.into_iter().filter(|(option, _)| !more.contains(option)) {
             command.arg(option).arg(value);
         }

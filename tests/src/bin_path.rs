@@ -24,11 +24,15 @@ pub fn bin(name: &str) -> Result<PathBuf> {
     bail!("no `{name}` beside {}: run `cargo build -p {package} --bins` first", this.display())
 }
 
-/// Removes the variables that `nodefence` reads from a command's environment. A shell, a pod or sudo may have set them: options, and the name of sudo's user.
+/// Variables that `nodefence` reads beside those of its options. Its client of the API server reads the last two.
+const OTHERS: [&str; 4] = ["NODE_NAME", "SUDO_USER", "HTTPS_PROXY", "https_proxy"];
+
+/// Removes the variables that `nodefence` reads from a command's environment. A shell, a pod or sudo may have set them: options, the name of sudo's user, and
+/// a proxy.
 pub fn without_options(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        let is_option = name.to_str().is_some_and(|name| name.starts_with("NODEFENCE_"));
-        if is_option || name == "NODE_NAME" || name == "SUDO_USER" {
+        let is_read = |name: &str| name.starts_with("NODEFENCE_") || OTHERS.contains(&name);
+        if name.to_str().is_some_and(is_read) {
             command.env_remove(name);
         }
     }

@@ -9,6 +9,9 @@ pub const RENEWED: Duration = Duration::from_millis(1_200);
 /// A small cluster file that is renamed over the old one is in force after at most this time. The agent sees the rename at once (docs/cluster-file.md). It
 /// reads the file once the file's folder is quiet, or after half a second.
 pub const FOLLOWED: Duration = Duration::from_secs(1);
+/// A change of an object in the API server is in force after at most this time. The server tells the agent of the change at once, and the agent makes at most
+/// ten views a second.
+pub const WATCHED: Duration = Duration::from_secs(1);
 /// Idle clients of a flagged node are reset after at most this time.
 pub const FREED: Duration = Duration::from_secs(1);
 /// A destination of a flagged node that another program gives a weight again is drained again after at most this time. This holds if the tables are read in 100

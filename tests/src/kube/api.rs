@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::{
     Agent, Body,
     http::Response,
@@ -103,6 +103,21 @@ impl Api {
             read(request.send(body.as_bytes()), "PATCH", &url)
         });
         parse(&answer?)
+    }
+
+    /// Sets an annotation of an object. `path` names the object itself. All watches of the object's kind bring the object anew if the value is another one.
+    ///
+    /// # Errors
+    /// Fails as [`Api::create`] does, or if there is no such object.
+    pub fn annotate(&self, path: &str, name: &str, value: &str) -> Result<()> {
+        let (agent, url, token) = self.parts(path);
+        let body = json!({"metadata": {"annotations": {(name): value}}}).to_string();
+        let answer = self.ns.run(move || {
+            let request = agent.patch(&url).header("Authorization", token);
+            let request = request.header("Content-Type", "application/merge-patch+json");
+            read(request.send(body.as_bytes()), "PATCH", &url)
+        });
+        answer.map(drop)
     }
 
     /// DELETE of an object, or of all objects of a collection.

@@ -1,17 +1,28 @@
 //! The agent beside a real kube-proxy on node A of the small cluster. Both get the same Services.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
     ControlPlane, KubeProxy, Mode,
+    control::{SERVICES, SLICES},
     forwards::{endpoint, object, slice},
+    members::MEMBERS,
     objects,
     proxy::SYNC_PERIOD,
 };
 use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
+
+/// Where the agent gets nodes, Services and endpoints from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// A cluster file that says the same as the API server.
+    File,
+    /// The API server.
+    ApiServer,
+}
 
 /// The options of the network, the Services, kube-proxy and the agent.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +37,8 @@ pub struct Setup<'a> {
     pub local: bool,
     /// kube-proxy's `syncPeriod`.
     pub sync_period: Duration,
+    /// The agent's source.
+    pub source: Source,
     /// More arguments for the agent.
     pub extra: &'a [&'a str],
 }
@@ -39,6 +52,7 @@ impl Default for Setup<'_> {
             affinity: false,
             local: false,
             sync_period: SYNC_PERIOD,
+            source: Source::File,
             extra: &[],
         }
     }
@@ -82,25 +96,37 @@ impl Beside {
             slices(&control, &setup, service, &both)?;
         }
         let proxy = KubeProxy::start_with(&control, &cluster.a.ns, cluster.a.name, mode, setup.sync_period)?;
-        let file = file(&cluster, &setup, &both).to_string();
-        let agent = Agent::start_with(&cluster.a.ns, cluster.a.name, &cluster.interfaces(), &file, &extra)?;
+        let interfaces = cluster.interfaces();
+        let agent = match setup.source {
+            Source::File => {
+                let file = file(&cluster, &setup, &both).to_string();
+                Agent::start_with(&cluster.a.ns, cluster.a.name, &interfaces, &file, &extra)?
+            }
+            Source::ApiServer => {
+                control.crds()?;
+                control.members(&cluster)?;
+                let kubeconfig = control.kubeconfig()?;
+                Agent::start_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, &extra)?
+            }
+        };
         Ok(Self { agent, proxy, control, cluster, setup })
     }
 
     /// Changes the endpoints of Web and Dns, for kube-proxy and for the agent.
     ///
     /// # Errors
-    /// Fails if the API server refuses the endpoints.
+    /// Fails if the API server refuses the endpoints, or if the file cannot be written.
     pub fn set_endpoints(&self, nodes: &[&Node]) -> Result<()> {
-        self.tell_proxy(nodes)?;
-        self.agent.rewrite_cluster_file(&file(&self.cluster, &self.setup, nodes).to_string())
+        slices(&self.control, &self.setup, Service::Web, nodes)?;
+        self.rewrite(|| file(&self.cluster, &self.setup, nodes))
     }
 
     /// Changes the endpoints of Web and Dns for kube-proxy alone.
     ///
     /// # Errors
-    /// Fails if the API server refuses the endpoints.
+    /// Fails if the API server refuses the endpoints, or if the agent follows the API server.
     pub fn tell_proxy(&self, nodes: &[&Node]) -> Result<()> {
+        ensure!(self.setup.source == Source::File, "the agent follows the API server as kube-proxy does");
         slices(&self.control, &self.setup, Service::Web, nodes)
     }
 
@@ -120,20 +146,51 @@ impl Beside {
             });
             slice(&self.control, Service::Web, endpoints.into())?;
         }
-        let mut file = file(&self.cluster, &self.setup, &both);
-        let endpoints = file["services"][0]["endpoints"].as_array_mut();
-        for endpoint in endpoints.into_iter().flatten().filter(|endpoint| endpoint["node"] == node.name) {
-            endpoint["ready"] = json!(false);
-            endpoint["terminating"] = json!(true);
+        self.rewrite(|| {
+            let mut file = file(&self.cluster, &self.setup, &both);
+            let endpoints = file["services"][0]["endpoints"].as_array_mut();
+            for endpoint in endpoints.into_iter().flatten().filter(|endpoint| endpoint["node"] == node.name) {
+                endpoint["ready"] = json!(false);
+                endpoint["terminating"] = json!(true);
+            }
+            file
+        })
+    }
+
+    /// Replaces the cluster file, if the agent follows one.
+    fn rewrite(&self, file: impl FnOnce() -> Value) -> Result<()> {
+        match self.setup.source {
+            Source::File => self.agent.rewrite_cluster_file(&file().to_string()),
+            Source::ApiServer => Ok(()),
         }
-        self.agent.rewrite_cluster_file(&file.to_string())
+    }
+
+    /// Has the agent's source confirm its view.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written, or if the API server refuses.
+    pub fn confirm(&self) -> Result<()> {
+        match self.setup.source {
+            Source::File => self.agent.confirm_cluster_file(),
+            // The view is confirmed once each watch has brought something. An annotation alters nothing in the view.
+            Source::ApiServer => {
+                let web = self.setup.service(Service::Web).name;
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos().to_string();
+                let objects = [(SERVICES, &*web), (SLICES, &*web), (MEMBERS, self.cluster.a.name)];
+                for (collection, name) in objects {
+                    self.control.api.annotate(&format!("{collection}/{name}"), "nodefence.test/at", &now)?;
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Writes a cluster file that flags the nodes `flagged`. `nodes` are the nodes with endpoints, as last set by [`Self::set_endpoints`].
     ///
     /// # Errors
-    /// Fails if the file cannot be written.
+    /// Fails if the file cannot be written, or if the agent follows no file.
     pub fn flag_in_file(&self, nodes: &[&Node], flagged: &[&Node]) -> Result<()> {
+        ensure!(self.setup.source == Source::File, "the agent follows no cluster file");
         let mut file = file(&self.cluster, &self.setup, nodes);
         file["flags"] = flagged.iter().map(|node| json!({"node": node.name})).collect();
         self.agent.rewrite_cluster_file(&file.to_string())

@@ -10,14 +10,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::json;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Api, assets::asset, objects, relay};
-use crate::{Cluster, Netns, Proc, audit::BOTH};
+use crate::{Cluster, Netns, Proc, audit::BOTH, client::wait_until};
 
 /// How long etcd and the API server may take to come up. On an idle machine they take two seconds.
 const READY: Duration = Duration::from_secs(180);
+
+/// How long a killed server may take to end.
+const END: Duration = Duration::from_secs(10);
 
 /// The token of the client. It is no secret, since the server and its namespace are the test's own.
 const TOKEN: &str = "nodefence-tests";
@@ -29,7 +33,16 @@ pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
 pub const PORT: u16 = 6443;
 
 /// The environment variable that has `address:port` of a running API server. The guests of `cargo xtask vm-test` have it.
-const OUTSIDE: &str = "NODEFENCE_API_SERVER";
+const OUTSIDE: &str = "NODEFENCE_TEST_API_SERVER";
+
+/// The collection of Services.
+pub const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+/// The collection of EndpointSlices.
+pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+/// The collection of CustomResourceDefinitions.
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// etcd and kube-apiserver. Both programs and their storage end when this is dropped, also if the test fails.
 #[derive(Debug)]
@@ -41,9 +54,16 @@ pub struct ControlPlane {
     address: Ipv4Addr,
     /// The certificate by which clients check the server. `None` if the server runs outside.
     certificates: Option<PathBuf>,
-    // The API server comes first, so that it ends first: without its etcd it would linger.
-    _programs: Option<(Proc, Proc)>,
+    /// `None` if the server runs outside.
+    programs: Option<Programs>,
     dir: TempDir,
+}
+
+/// The programs of a control plane. The API server comes first, so that it ends first: without its etcd it would linger.
+#[derive(Debug)]
+struct Programs {
+    apiserver: Proc,
+    etcd: Proc,
 }
 
 impl ControlPlane {
@@ -65,15 +85,22 @@ impl ControlPlane {
         // The server's certificate is not checked: it stays on the machine outside, and the guest's only wire leads to this server.
         let api = Api::new(ns, &format!("https://{address}:{PORT}"), None, TOKEN)?;
         let dir = TempDir::with_prefix("nodefence-kube-")?;
-        let this = Self { api, ns: Arc::clone(ns), address, certificates: None, _programs: None, dir };
+        let this = Self { api, ns: Arc::clone(ns), address, certificates: None, programs: None, dir };
         for collection in [
             "/api/v1/nodes",
             // The server's own Service stays: the server would create it again in the middle of a test.
             "/api/v1/namespaces/default/services?labelSelector=provider!=kubernetes",
-            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            SLICES,
+            CRDS,
         ] {
             this.api.delete(collection)?;
         }
+        // The server deletes a CRD once it has deleted all objects of the CRD's kind.
+        let gone = || {
+            let list = this.api.get(CRDS);
+            list.is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty))
+        };
+        wait_until("the server has no CRD", READY, gone)?;
         Ok(this)
     }
 
@@ -84,33 +111,40 @@ impl ControlPlane {
     /// other.
     pub fn start_at(ns: &Arc<Netns>, address: Ipv4Addr) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-")?;
-        let mut etcd = spawn(ns, etcd(dir.path())?, &log(dir.path(), "etcd"))?;
-        let mut apiserver = spawn(ns, apiserver(dir.path(), address)?, &log(dir.path(), "kube-apiserver"))?;
+        let etcd = spawn(ns, etcd(dir.path())?, &log(dir.path(), "etcd"))?;
+        let apiserver = spawn(ns, apiserver(dir.path(), address)?, &log(dir.path(), "kube-apiserver"))?;
+        let mut programs = Programs { apiserver, etcd };
+        let api = Self::until_ready(ns, address, dir.path(), &mut programs)?;
+        let certificates = Some(certificates(dir.path()));
+        let programs = Some(programs);
+        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, dir })
+    }
+
+    /// Waits until the server is ready. Returns a client of it.
+    fn until_ready(ns: &Arc<Netns>, address: Ipv4Addr, dir: &Path, programs: &mut Programs) -> Result<Api> {
         let url = format!("https://{address}:{PORT}");
-        let certificates = dir.path().join("pki/apiserver.crt");
+        let certificates = certificates(dir);
         let started = Instant::now();
         let mut last = anyhow::anyhow!("it has made no certificate");
-        let api = loop {
-            for (proc, name) in [(&mut etcd, "etcd"), (&mut apiserver, "kube-apiserver")] {
+        loop {
+            let Programs { apiserver, etcd } = programs;
+            for (proc, name) in [(etcd, "etcd"), (apiserver, "kube-apiserver")] {
                 if let Some(status) = proc.ended()? {
-                    bail!("{name} ended with {status}; its log:\n{}", tail(&log(dir.path(), name)));
+                    bail!("{name} ended with {status}; its log:\n{}", tail(&log(dir, name)));
                 }
             }
             if started.elapsed() > READY {
-                let log = tail(&log(dir.path(), "kube-apiserver"));
+                let log = tail(&log(dir, "kube-apiserver"));
                 return Err(
                     last.context(format!("the API server is not ready after {READY:?}; its log:\n{log}"))
                 );
             }
             match Self::ready(ns, &url, &certificates) {
-                Ok(api) => break api,
+                Ok(api) => return Ok(api),
                 Err(error) => last = error,
             }
             std::thread::sleep(Duration::from_millis(50));
-        };
-        let certificates = Some(certificates);
-        let programs = Some((apiserver, etcd));
-        Ok(Self { api, ns: Arc::clone(ns), address, certificates, _programs: programs, dir })
+        }
     }
 
     /// Checks that the server is ready, and that it has created its own objects: the namespace that every test uses, and the Service `kubernetes`.
@@ -119,6 +153,42 @@ impl ControlPlane {
         api.text("/readyz")?;
         api.get("/api/v1/namespaces/default/services/kubernetes")?;
         Ok(api)
+    }
+
+    /// The programs, which a server outside does not have here.
+    fn programs(&mut self) -> Result<&mut Programs> {
+        self.programs.as_mut().context("the API server runs outside")
+    }
+
+    /// Freezes the API server: its connections stay, and nothing is answered on them.
+    ///
+    /// # Errors
+    /// Fails if the server runs outside, or is gone.
+    pub fn freeze_server(&mut self) -> Result<()> {
+        self.programs()?.apiserver.freeze()
+    }
+
+    /// Kills the API server, which ends all of its connections. All objects stay in etcd.
+    ///
+    /// # Errors
+    /// Fails if the server runs outside, or is gone.
+    pub fn kill_server(&mut self) -> Result<()> {
+        let server = &mut self.programs()?.apiserver;
+        server.signal(Signal::SIGKILL)?;
+        server.wait(END).map(drop)
+    }
+
+    /// Starts the API server again after [`ControlPlane::kill_server`], at the same address, with the same certificate and the same objects. Waits until it is
+    /// ready.
+    ///
+    /// # Errors
+    /// Fails if the server runs outside, or as [`ControlPlane::start_at`] does.
+    pub fn start_server(&mut self) -> Result<()> {
+        let programs = self.programs.as_mut().context("the API server runs outside")?;
+        let command = apiserver(self.dir.path(), self.address)?;
+        programs.apiserver = spawn(&self.ns, command, &log(self.dir.path(), "kube-apiserver"))?;
+        self.api = Self::until_ready(&self.ns, self.address, self.dir.path(), programs)?;
+        Ok(())
     }
 
     /// Writes a kubeconfig with all rights.
@@ -163,12 +233,21 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Creates an object of this collection, or changes it to this content.
+    ///
+    /// # Errors
+    /// Fails with the server's error, or if the object has no name.
+    pub fn object(&self, collection: &str, object: &Value) -> Result<()> {
+        let name = object["metadata"]["name"].as_str().with_context(|| format!("no name in {object}"))?;
+        self.api.apply(&format!("{collection}/{name}"), object).with_context(|| object.to_string()).map(drop)
+    }
+
     /// Creates a Service, or changes it to this content. Writes its load balancer's addresses into its status.
     ///
     /// # Errors
     /// Fails with the server's error.
     pub fn service(&self, service: &objects::Service) -> Result<()> {
-        let path = format!("/api/v1/namespaces/default/services/{}", service.name);
+        let path = format!("{SERVICES}/{}", service.name);
         let written = self.api.apply(&path, &service.json());
         let written = written.and_then(|_| match service.status() {
             Some(status) => self.api.apply(&format!("{path}/status"), &status).map(drop),
@@ -182,7 +261,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails with the server's error.
     pub fn delete_service(&self, name: &str) -> Result<()> {
-        self.api.delete(&format!("/api/v1/namespaces/default/services/{name}"))
+        self.api.delete(&format!("{SERVICES}/{name}"))
     }
 
     /// Creates an EndpointSlice, or changes it to this content.
@@ -190,9 +269,21 @@ impl ControlPlane {
     /// # Errors
     /// Fails with the server's error.
     pub fn slice(&self, slice: &objects::Slice) -> Result<()> {
-        let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/{}", slice.name);
-        self.api.apply(&path, &slice.json()).with_context(|| format!("{slice:?}")).map(drop)
+        self.object(SLICES, &slice.json())
     }
+
+    /// Deletes an EndpointSlice.
+    ///
+    /// # Errors
+    /// Fails with the server's error.
+    pub fn delete_slice(&self, name: &str) -> Result<()> {
+        self.api.delete(&format!("{SLICES}/{name}"))
+    }
+}
+
+/// The certificate by which clients check the server. The server makes it at its first start.
+fn certificates(dir: &Path) -> PathBuf {
+    dir.join("pki/apiserver.crt")
 }
 
 fn etcd(dir: &Path) -> Result<Command> {

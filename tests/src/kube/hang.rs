@@ -32,7 +32,7 @@ pub(super) fn recovers(beside: &Beside, hung: &Node) -> Result<()> {
     let unflagged = Instant::now();
     beside.agent.expect(&["unflag", hung.name])?;
     // A drained destination with connections is restored only once the source has confirmed it.
-    beside.agent.confirm_cluster_file()?;
+    beside.confirm()?;
     for family in BOTH {
         let to = cluster.service(Service::Web, Place::Outside, family);
         let answers = || {
@@ -71,7 +71,15 @@ fn own_sockets(beside: &Beside, service: Service, hung: &Node, live: &Node) -> R
 /// # Errors
 /// The error names the failed check.
 pub fn clients_go_on(mode: Mode) -> Result<()> {
-    let beside = Beside::new(mode, Setup::default())?;
+    clients_go_on_with(mode, Setup::default())
+}
+
+/// Same as [`clients_go_on`], with another setup of Services without affinity and with policies Cluster.
+///
+/// # Errors
+/// The error names the failed check.
+pub fn clients_go_on_with(mode: Mode, setup: Setup<'_>) -> Result<()> {
+    let beside = Beside::new(mode, setup)?;
     rescues(&beside)?;
     let b = &beside.cluster.b;
     let c = &beside.cluster.c;

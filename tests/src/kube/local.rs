@@ -102,7 +102,7 @@ fn own_endpoint_is_exempt(beside: &Beside) -> Result<()> {
     }
     let unflagged = Instant::now();
     beside.agent.unflag(a.name)?;
-    beside.agent.confirm_cluster_file()?;
+    beside.confirm()?;
     let same = || table().is_ok_and(|now| now == before);
     wait_within("the table is as it was", RESTORED, unflagged, same).map(drop)
 }

@@ -4,6 +4,7 @@
 //!
 //! The programs are those of `cargo xtask assets`. A control plane listens only on an address of its own namespace, so nothing leaves that namespace.
 
+pub mod alone;
 pub mod api;
 pub mod assets;
 pub mod beside;
@@ -14,6 +15,7 @@ pub mod hang;
 mod iptables;
 mod ipvs;
 pub mod local;
+pub mod members;
 mod nftables;
 pub mod objects;
 mod own;
@@ -25,8 +27,9 @@ pub mod stale;
 pub mod usable;
 mod way;
 
+pub use alone::Alone;
 pub use api::Api;
-pub use beside::{Beside, Setup, in_nftables_mode};
+pub use beside::{Beside, Setup, Source, in_nftables_mode};
 pub use control::ControlPlane;
 pub use nodefence::proxy::Mode;
 pub use proxy::KubeProxy;

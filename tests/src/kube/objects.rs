@@ -1,4 +1,4 @@
-//! Nodes, Services and EndpointSlices, as JSON for the API.
+//! Nodes, members, Services and EndpointSlices, as JSON for the API.
 
 use std::net::IpAddr;
 
@@ -220,6 +220,14 @@ pub fn node(name: &str, addresses: &[IpAddr], zone: Option<&str>) -> Value {
             "addresses": addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect::<Vec<_>>(),
             "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}],
         },
+    })
+}
+
+/// A NodeMember, as JSON. Its addresses are those of the node itself.
+pub fn member(name: &str, addresses: &[IpAddr]) -> Value {
+    json!({
+        "apiVersion": "nodefence.io/v1alpha1", "kind": "NodeMember", "metadata": {"name": name},
+        "spec": {"uid": format!("uid-of-{name}"), "addresses": addresses},
     })
 }
 

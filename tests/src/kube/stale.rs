@@ -68,7 +68,7 @@ impl Client<'_> {
         let unflagged = Instant::now();
         agent.unflag(hung.name)?;
         // A drained destination with connections is restored only once the source has confirmed it.
-        agent.confirm_cluster_file()?;
+        self.beside.confirm()?;
         // In IPVS mode the node's destinations are restored a moment later. Until then only the other node gets connections.
         let restored = || {
             let status = self.beside.status();

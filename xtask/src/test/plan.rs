@@ -192,6 +192,7 @@ mod tests {
                 "demo",
                 "house",
                 "kube_proxy::namespaces",
+                "kube_source::away",
                 "waits_mptcp"
             ],
             "what `--all` leaves out in guests"

@@ -81,8 +81,8 @@ pub(crate) struct File {
 
 /// This machine's kernel is enough for each change. With `--all` the file runs on the other kernels too.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
-/// No guest can run the file. The file reads the sources, needs two control planes, is too much for an emulated processor (the demo's 32 clients, an
-/// agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
+/// No guest can run the file. The file reads the sources, needs two control planes, ends the API server, is too much for an emulated processor (the
+/// demo's 32 clients, an agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// The kernels with both ways to attach, to delete and to answer, and this machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
@@ -135,6 +135,8 @@ pub(crate) const FILES: &[File] = &[
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
+    file("kube_source", NATIVE_REST_IN_ALL, 15).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_source::away", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_stale::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
     file("kube_stale::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),

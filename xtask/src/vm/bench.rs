@@ -57,7 +57,7 @@ pub(crate) fn figures(
         parts: &[&[&*base, &*assets], &*ours].concat(),
         folder: &folder,
         name: SET,
-        parameters: &format!("{PARAMETER}={SET} nodefence.api_server={}", kube::API_SERVER),
+        parameters: &format!("{PARAMETER}={SET} nodefence.test_api_server={}", kube::API_SERVER),
         network: &kube::wire(),
         host: Some(host),
     };

@@ -127,7 +127,7 @@ fn set_up() -> Result<()> {
     fs::create_dir_all("/run/netns")?;
     load(&MODULES)?;
     call(&["ip", "link", "set", "lo", "up"])?;
-    if parameters()?.iter().any(|(name, _)| name == "NODEFENCE_API_SERVER") {
+    if parameters()?.iter().any(|(name, _)| name == "NODEFENCE_TEST_API_SERVER") {
         // This is QEMU's user network. The host is .2, and there is no other machine.
         call(&["ip", "link", "set", "eth0", "up"])?;
         call(&["ip", "address", "add", "10.0.2.15/24", "dev", "eth0"])?;

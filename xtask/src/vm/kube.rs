@@ -56,7 +56,7 @@ impl Parts<'_> {
         guest: &Guest,
         parameters: &str,
     ) -> Result<Ran> {
-        let parameters = format!("{parameters} nodefence.api_server={API_SERVER}");
+        let parameters = format!("{parameters} nodefence.test_api_server={API_SERVER}");
         let parts = [&*self.file];
         let network = wire();
         let boot =
