@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// Who owns the fields of the definitions (server-side apply).
 const MANAGER: &str = "nodefence";
-/// How long the API server may take to establish a definition.
+/// How long the API server may take to apply and establish a definition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a definition was not applied.
@@ -33,8 +33,8 @@ pub enum Error {
         /// What the API server or the client says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The API server took the definition, and does not serve its objects.
-    #[error("CRD {name}: it was applied, but was not established within {} s", PATIENCE.as_secs())]
+    /// The API server did not answer, or does not serve the objects.
+    #[error("CRD {name}: it was not applied and established within {} s", PATIENCE.as_secs())]
     NotEstablished {
         /// The name of the definition.
         name: String,
@@ -105,7 +105,8 @@ pub async fn apply(client: &Client) -> Result<Vec<Applied>, Error> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut applied = Vec::new();
     for definition in all() {
-        applied.push(apply_one(&definitions, &definition).await?);
+        let one = tokio::time::timeout(PATIENCE, apply_one(&definitions, &definition)).await;
+        applied.push(one.map_err(|_| Error::NotEstablished { name: definition.name_any() })??);
     }
     Ok(applied)
 }
@@ -121,11 +122,9 @@ async fn apply_one(
     let after = definitions.patch(&name, &params, &Patch::Apply(definition)).await;
     let after = after.map_err(|error| Error::request(&name, "apply", error))?;
     let established = await_condition(definitions.clone(), &name, conditions::is_crd_established());
-    let waited = tokio::time::timeout(PATIENCE, established).await;
-    match waited {
-        Ok(Ok(_)) => Ok(Applied { name, outcome: Outcome::of(before.as_ref(), &after) }),
-        Ok(Err(error)) => Err(Error::Request { name, what: "watch", source: Box::new(error) }),
-        Err(_) => Err(Error::NotEstablished { name }),
+    match established.await {
+        Ok(_) => Ok(Applied { name, outcome: Outcome::of(before.as_ref(), &after) }),
+        Err(error) => Err(Error::Request { name, what: "watch", source: Box::new(error) }),
     }
 }
 

@@ -256,7 +256,7 @@ codes! {
     }
     "NF32" SourceAway Fails {
         "the API server does not answer"
-        "A watch of the API server has ended, and could not be begun again. The agent tries again, at most 30 s later. The last good view holds."
+        "A watch of the API server has ended, and could not be begun again. The agent tries again and again, with pauses of up to a minute. The last good view holds."
         "Flagged nodes stay cut, and flags are carried out. New pods and nodes are not known, and traffic to them is not cut."
         "journalctl -u nodefence | grep api-server  # the error; does the API server answer from this node?"
     }

@@ -90,8 +90,8 @@ pub struct EndpointObject {
     pub host_network: bool,
     /// Where it stands.
     pub zone: Option<Arc<str>>,
-    /// Its own ports by the names of the Service's; `None` where they are the Service's targets.
-    pub ports: Option<BTreeMap<String, u16>>,
+    /// Its own ports by the names of the Service's, which all endpoints of a slice may share; `None` where they are the Service's targets.
+    pub ports: Option<Arc<BTreeMap<String, u16>>>,
     /// Whether it takes new flows, or its Service has `publishNotReadyAddresses`.
     pub ready: bool,
     /// Whether it answers, even if it is about to end.

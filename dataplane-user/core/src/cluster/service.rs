@@ -124,12 +124,20 @@ pub(super) struct More {
     pub(super) zone: Option<Arc<str>>,
     pub(super) targets: Option<Box<[u16]>>,
     pub(super) hints: Option<Box<Hints>>,
+    /// The endpoint names no node.
+    pub(super) is_unnamed: bool,
 }
 
 impl Endpoint {
     /// Where it stands.
     pub fn zone(&self) -> Option<&str> {
         self.more.as_ref()?.zone.as_deref()
+    }
+
+    /// Whether the endpoint itself names the node on which it runs. Otherwise its address gives the node, and for kube-proxy it is local nowhere
+    /// (`addEndpoints`, pkg/proxy/endpointslicecache.go).
+    pub fn names_its_node(&self) -> bool {
+        self.more.as_ref().is_none_or(|more| !more.is_unnamed)
     }
 
     /// The endpoint's own port for each port of the Service, 0 for none; `None` where they are the Service's targets.

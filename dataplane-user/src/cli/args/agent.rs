@@ -67,7 +67,8 @@ pub struct AgentArgs {
     /// The API server's address, in place of the one that is configured
     ///
     /// The address that pods have by default is that of a Service, whose endpoint may be on a node that hangs.
-    #[arg(long, help_heading = CLUSTER, value_name = "URL", requires = "kubernetes")]
+    #[arg(long, help_heading = CLUSTER, value_name = "URL", requires = "kubernetes",
+          value_parser = NonEmptyStringValueParser::new())]
     pub api_server: Option<String>,
 
     /// Leave headless Services out. Their endpoints are then cut only where another Service has them too

@@ -33,6 +33,10 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 /// How long a connection may bring nothing though its kernel answers: the API server hangs. A watch without changes brings a bookmark about
 /// each minute (`defaultBookmarkFrequency`, apiserver/pkg/storage/cacher, v1.36).
 const SILENT: Duration = Duration::from_secs(90);
+/// How many requests a client makes at most in this time. A watch that ends at once without an error, as something between us and the API
+/// server may end it, is begun anew without a pause. A list of 10,000 Services has 20 pages.
+const REQUESTS: u64 = 30;
+const REQUESTS_IN: Duration = Duration::from_secs(30);
 
 /// How an API server is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,12 +47,22 @@ pub struct ApiServer {
     pub server: Option<String>,
 }
 
+impl ApiServer {
+    /// Where it is said how the server is reached, for errors.
+    pub(super) fn origin(&self) -> String {
+        match &self.kubeconfig {
+            Some(file) => format!("--kubeconfig {}", file.display()),
+            None => "the service account of this pod".to_owned(),
+        }
+    }
+}
+
 /// A client for single requests.
 ///
 /// # Errors
 /// Where the configuration cannot be read.
 pub(crate) async fn open(server: &ApiServer) -> anyhow::Result<Client> {
-    Ok(Client::try_from(config(server).await?)?)
+    Client::try_from(config(server).await?).with_context(|| server.origin())
 }
 
 /// Reads how the API server is reached.
@@ -57,7 +71,7 @@ pub(super) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
         Some(file) => {
             let options = KubeConfigOptions::default();
             let read = async { Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await };
-            read.await.with_context(|| format!("--kubeconfig {}", file.display()))?
+            read.await.with_context(|| server.origin())?
         }
         None => Config::incluster()
             .context("this is no pod with a service account; expected --kubeconfig with a kubeconfig file")?,
@@ -117,6 +131,7 @@ pub(super) fn watching_client(config: &Config, heard: &Heard) -> anyhow::Result<
         })
     };
     let service = ServiceBuilder::new()
+        .rate_limit(REQUESTS, REQUESTS_IN)
         .layer(config.base_uri_layer())
         .layer(DecompressionLayer::new().no_br().no_deflate().no_zstd())
         .option_layer(config.auth_layer()?)

@@ -30,13 +30,22 @@ use crate::{
 const NO_END: Duration = Duration::from_secs(15);
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
-/// HTTP's 410: the changes since the last known one are no longer kept. A new list follows, which is no failure.
+/// HTTP's 410: the changes since the last known one are no longer kept. As an event of a watch it is no failure: a new list follows.
 const GONE: u16 = 410;
+const CUT_OFF: &str = "the list was cut off before its end";
 /// HTTP's 400 and 422, by which servers refuse streamed lists (feature gate `WatchList`).
 const REFUSED: [u16; 2] = [400, 422];
 
-/// The API server streams no lists, so that they are to be read page by page.
-struct UsePages;
+/// How a watch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The API server streams no lists: they are to be read page by page.
+    UsePages,
+    /// The library would go on without something that it has missed: the watch is to begin with a new list.
+    Anew,
+    /// Nobody takes what is told.
+    Unheard,
+}
 
 /// Follows all objects of a kind for ever.
 pub(super) async fn follow<K>(
@@ -47,19 +56,29 @@ pub(super) async fn follow<K>(
 ) where
     K: Read + kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let streamed = watcher(api.clone(), filter.clone().streaming_lists()).default_backoff();
-    let UsePages = drive(streamed, kind, true, &to).await;
-    let paged = watcher(api, filter.page_size(PAGE)).default_backoff();
-    drive(paged, kind, false, &to).await;
+    let mut is_streamed = true;
+    loop {
+        let config = match is_streamed {
+            true => filter.clone().streaming_lists(),
+            false => filter.clone().page_size(PAGE),
+        };
+        let events = watcher(api.clone(), config).default_backoff();
+        match drive(events, kind, is_streamed, &to).await {
+            Ended::UsePages => is_streamed = false,
+            // The client's own limit of requests keeps this from going in circles.
+            Ended::Anew => {}
+            Ended::Unheard => return,
+        }
+    }
 }
 
-/// Takes the events of a watch. Ends only where a streamed list is refused, or has no end.
+/// Takes the events of a watch until it is to end.
 async fn drive<K: Read>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     kind: Kind,
     is_streamed: bool,
     to: &mpsc::Sender<(Kind, Told)>,
-) -> UsePages {
+) -> Ended {
     let mut events = pin!(events);
     let mut list = List::<K>::default();
     let mut texts = Texts::default();
@@ -68,20 +87,22 @@ async fn drive<K: Read>(
             None => events.next().await,
             Some(since) => match timeout_at(since + NO_END, events.next()).await {
                 Ok(next) => next,
-                Err(_) => return UsePages,
+                Err(_) => return Ended::UsePages,
             },
         };
         let told = match next {
             Some(Ok(Event::Init)) => {
                 // Texts of objects that are gone are forgotten with each new list.
                 texts = Texts::default();
+                let was_cut_off = list.stands_still_since.is_some();
                 list = List { stands_still_since: Some(Instant::now()), ..List::default() };
-                continue;
+                if was_cut_off { Told::Failed(CUT_OFF.to_owned()) } else { Told::Listing }
             }
             Some(Ok(Event::InitApply(object))) => {
                 list.take(&object, &mut texts);
                 continue;
             }
+            Some(Ok(Event::InitDone)) if list.is_broken => return Ended::Anew,
             Some(Ok(Event::InitDone)) => std::mem::take(&mut list).done(),
             Some(Ok(Event::Apply(object))) => Told::Changes(vec![match object.read(&mut texts) {
                 Ok(Some(read)) => K::single(read),
@@ -89,14 +110,22 @@ async fn drive<K: Read>(
                 Err(conflict) => Change::LeftOut(conflict),
             }]),
             Some(Ok(Event::Delete(object))) => Told::Changes(vec![Change::Gone(object.name())]),
-            Some(Err(error)) if is_streamed && refuses(&error) => return UsePages,
-            Some(Err(error)) if is_gone(&error) => continue,
-            Some(Err(error)) => Told::Failed(causes(&error.into())),
+            Some(Err(error)) if is_streamed && refuses(&error) => return Ended::UsePages,
+            Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => continue,
+            Some(Err(error)) if has_missed_something(&error) => {
+                let failed = Told::Failed(causes(&error.into()));
+                return if to.send((kind, failed)).await.is_ok() { Ended::Anew } else { Ended::Unheard };
+            }
+            Some(Err(error)) => {
+                // Objects of the list may be missing. Its clock stands: the pause before the next try may be long.
+                list = List { is_broken: true, ..List::default() };
+                Told::Failed(causes(&error.into()))
+            }
             // A watcher has no end.
-            None => return UsePages,
+            None => return Ended::Anew,
         };
         if to.send((kind, told)).await.is_err() {
-            return UsePages;
+            return Ended::Unheard;
         }
     }
 }
@@ -107,11 +136,13 @@ struct List<K: Read> {
     left_out: Vec<Conflict>,
     /// When its last object came. `None` while there is no list.
     stands_still_since: Option<Instant>,
+    /// Something of it could not be read, so that it may lack objects.
+    is_broken: bool,
 }
 
 impl<K: Read> Default for List<K> {
     fn default() -> Self {
-        Self { objects: Vec::new(), left_out: Vec::new(), stands_still_since: None }
+        Self { objects: Vec::new(), left_out: Vec::new(), stands_still_since: None, is_broken: false }
     }
 }
 
@@ -137,11 +168,12 @@ fn refuses(error: &watcher::Error) -> bool {
     }
 }
 
-/// Whether changes were missed, so that a new list follows at once.
-fn is_gone(error: &watcher::Error) -> bool {
+/// Whether a change was missed that the library would not ask for again: it could not be read, or the API server no longer has it and says so
+/// before the watch begins.
+fn has_missed_something(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::WatchError(status) => status.code == GONE,
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == GONE,
+        watcher::Error::WatchFailed(kube::Error::SerdeError(_)) => true,
         _ => false,
     }
 }
@@ -152,10 +184,11 @@ mod tests {
     use kube::core::{Status, response::StatusSummary};
     use serde_json::json;
 
+    use super::super::wire::Member;
     use super::*;
-    use crate::{cluster::ObjectName, crds::NodeMember};
+    use crate::cluster::ObjectName;
 
-    fn member(name: &str, address: &str) -> NodeMember {
+    fn member(name: &str, address: &str) -> Member {
         serde_json::from_value(json!({
             "apiVersion": "nodefence.io/v1alpha1", "kind": "NodeMember", "metadata": {"name": name},
             "spec": {"uid": "5f", "addresses": [address]},
@@ -169,24 +202,25 @@ mod tests {
         watcher::Error::WatchStartFailed(kube::Error::Api(status.boxed()))
     }
 
-    /// Drives these events, and then nothing for ever. Returns what was told within a minute, and whether pages are to be used.
+    /// Drives these events, and then nothing for ever. Returns what was told within a minute, and how the watch ended by then.
     async fn driven(
-        events: Vec<watcher::Result<Event<NodeMember>>>,
+        events: Vec<watcher::Result<Event<Member>>>,
         is_streamed: bool,
-    ) -> (Vec<String>, bool) {
+    ) -> (Vec<String>, Option<Ended>) {
         let (to, mut told) = mpsc::channel(64);
         let events = stream::iter(events).chain(stream::pending());
         let driving = drive(events, Kind::Members, is_streamed, &to);
-        let uses_pages = tokio::time::timeout(Duration::from_secs(60), driving).await.is_ok();
+        let ended = tokio::time::timeout(Duration::from_secs(60), driving).await.ok();
         drop(to);
         let mut texts = Vec::new();
         while let Some((_, told)) = told.recv().await {
             texts.push(match told {
                 Told::Changes(changes) => changes.iter().map(change).collect::<Vec<_>>().join(", "),
                 Told::Failed(why) => format!("failed: {why}"),
+                Told::Listing => "listing".to_owned(),
             });
         }
-        (texts, uses_pages)
+        (texts, ended)
     }
 
     fn change(change: &Change) -> String {
@@ -215,9 +249,8 @@ mod tests {
             Ok(Event::Apply(member("a", "none"))),
             Ok(Event::Delete(member("c", "10.0.0.3"))),
         ];
-        let told = ["list of a, left out node `b`", "node c", "left out node `a`", "gone c"];
-        let (texts, uses_pages) = driven(events, true).await;
-        assert_eq!((texts, uses_pages), (told.map(str::to_owned).to_vec(), false));
+        let told = ["listing", "list of a, left out node `b`", "node c", "left out node `a`", "gone c"];
+        assert_eq!(driven(events, true).await, (told.map(str::to_owned).to_vec(), None));
     }
 
     #[tokio::test(start_paused = true)]
@@ -232,31 +265,55 @@ mod tests {
                 Ok(Event::InitDone),
             ]
         };
-        let (texts, _) = driven(events(), false).await;
-        assert!(texts[0].starts_with("failed: "), "{texts:?}");
-        assert_eq!(texts[1..], ["list of b"]);
+        let (texts, ended) = driven(events(), false).await;
+        assert!(texts[1].starts_with("failed: "), "{texts:?}");
+        assert_eq!(
+            (&texts[..1], &texts[2..], ended),
+            (&["listing".to_owned()][..], &told(["listing", "list of b"])[..], None)
+        );
         let (texts, _) = driven(events().into_iter().take(2).collect(), false).await;
-        assert!(texts.is_empty(), "{texts:?}");
+        assert_eq!(texts, ["listing"]);
+        // The connection ends in the middle, which the library does not tell.
+        let cut_off = events().into_iter().filter(|event| event.is_ok()).collect();
+        let (texts, _) = driven(cut_off, true).await;
+        assert_eq!(texts, ["listing", "failed: the list was cut off before its end", "list of b"]);
+        // An object could not be read, and the library goes on without it.
+        let mut broken = events();
+        drop(broken.remove(3));
+        let (texts, ended) = driven(broken, true).await;
+        assert_eq!((texts.len(), ended), (2, Some(Ended::Anew)), "{texts:?}");
+    }
+
+    fn told<const N: usize>(texts: [&str; N]) -> [String; N] {
+        texts.map(str::to_owned)
     }
 
     #[tokio::test(start_paused = true)]
     async fn pages_are_used_where_lists_are_not_streamed() {
         for code in REFUSED {
-            assert_eq!(driven(vec![Err(refused(code))], true).await, (Vec::new(), true), "{code}");
+            let ended = driven(vec![Err(refused(code))], true).await;
+            assert_eq!(ended, (Vec::new(), Some(Ended::UsePages)), "{code}");
         }
         // No bookmark ends the list.
         let events = || vec![Ok(Event::Init), Ok(Event::InitApply(member("a", "10.0.0.1")))];
-        assert_eq!(driven(events(), true).await, (Vec::new(), true));
-        assert_eq!(driven(events(), false).await, (Vec::new(), false));
+        let listing = told(["listing"]).to_vec();
+        assert_eq!(driven(events(), true).await, (listing.clone(), Some(Ended::UsePages)));
+        assert_eq!(driven(events(), false).await, (listing, None));
         // A refusal for another reason, or while pages are used already, is a failure.
         for (code, is_streamed) in [(403, true), (422, false)] {
-            let (texts, uses_pages) = driven(vec![Err(refused(code))], is_streamed).await;
-            assert!(texts.len() == 1 && !uses_pages, "{code}: {texts:?}");
+            let (texts, ended) = driven(vec![Err(refused(code))], is_streamed).await;
+            assert!(texts.len() == 1 && ended.is_none(), "{code}: {texts:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn missed_changes_are_no_failure() {
-        assert_eq!(driven(vec![Err(refused(GONE))], true).await, (Vec::new(), false));
+    async fn after_missed_changes_a_new_list_comes() {
+        let status = |code| Status { code, ..Status::failure("told so", "Expired") }.boxed();
+        // The library makes the new list.
+        let gone = watcher::Error::WatchError(status(GONE));
+        assert_eq!(driven(vec![Err(gone)], true).await, (Vec::new(), None));
+        // It would ask for the same changes for ever.
+        let (texts, ended) = driven(vec![Err(refused(GONE))], true).await;
+        assert_eq!((texts.len(), ended), (1, Some(Ended::Anew)));
     }
 }

@@ -6,6 +6,7 @@ mod news;
 mod read;
 mod wire;
 
+use anyhow::Context as _;
 use kube::{Api, runtime::watcher};
 use tokio::sync::mpsc;
 
@@ -14,10 +15,10 @@ pub(crate) use client::open;
 use client::{config, watching_client};
 use follow::follow;
 use news::{Heard, Kind, Outlook};
-use wire::{Service, Slice};
+use wire::{Member, Service, Slice};
 
 use super::{Objects, changes};
-use crate::{cluster::SourceName, crds::NodeMember};
+use crate::cluster::SourceName;
 
 /// How many changes wait at most between a watch and the end that takes them. They are taken without delay.
 const WAITING: usize = 64;
@@ -44,11 +45,12 @@ impl Kubernetes {
     /// Where the configuration cannot be read. The API server need not answer.
     pub(crate) async fn watch(self) -> anyhow::Result<(Objects, impl Future<Output = ()> + Send + 'static)> {
         let config = config(&self.server).await?;
+        let from = || self.server.origin();
         let heard = [Heard::default(), Heard::default(), Heard::default()];
         let [of_members, of_services, of_slices] = &heard;
-        let members: Api<NodeMember> = Api::all(watching_client(&config, of_members)?);
-        let services: Api<Service> = Api::all(watching_client(&config, of_services)?);
-        let slices: Api<Slice> = Api::all(watching_client(&config, of_slices)?);
+        let members: Api<Member> = Api::all(watching_client(&config, of_members).with_context(from)?);
+        let services: Api<Service> = Api::all(watching_client(&config, of_services).with_context(from)?);
+        let slices: Api<Slice> = Api::all(watching_client(&config, of_slices).with_context(from)?);
         let all = watcher::Config::default();
         let (service_filter, slice_filter) = match self.no_headless {
             true => (all.clone().fields(NOT_HEADLESS_SERVICES), all.clone().labels(NOT_HEADLESS_SLICES)),

@@ -57,7 +57,9 @@ impl Heard {
 /// What a watch tells.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// Changes, to be taken together. They begin with a list, or there is one.
+    /// A list has begun: until its end nothing is known of what changed meanwhile.
+    Listing,
+    /// A list, with what could not be read of it, or the change of an object.
     Changes(Vec<Change>),
     /// The watch has failed, and is begun anew.
     Failed(String),
@@ -67,7 +69,7 @@ pub(super) enum Told {
 #[derive(Debug)]
 struct Watch {
     heard: Heard,
-    /// Its first list has come.
+    /// Its list has come to its end.
     is_listed: bool,
     /// Why it failed, and when, until the API server is heard again.
     failed: Option<(String, Now)>,
@@ -93,6 +95,7 @@ impl Outlook {
         loop {
             tokio::select! {
                 next = told.recv() => match next {
+                    Some((kind, Told::Listing)) => self.watches[kind as usize].is_listed = false,
                     Some((kind, Told::Changes(changes))) => self.changed(kind, changes),
                     Some((kind, Told::Failed(why))) => self.failed(kind, why),
                     None => return,
@@ -128,7 +131,8 @@ impl Outlook {
     fn heard(&mut self) {
         for kind in [Kind::Members, Kind::Services, Kind::Slices] {
             let watch = &self.watches[kind as usize];
-            let failed = watch.failed.as_ref().map(|(_, at)| at.mono);
+            // A list that does not come to its end is no answer.
+            let failed = watch.failed.as_ref().filter(|_| watch.is_listed).map(|(_, at)| at.mono);
             if failed.zip(watch.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
                 self.answers(kind);
             }
@@ -200,7 +204,16 @@ mod tests {
         outlook.report();
         heard[0].note();
         assert_eq!(outlook.confirmed(), heard[1].last(), "the watch that was silent for longest counts");
-        // While one watch fails, nothing is confirmed.
+        // While a new list has not come to its end, nothing is confirmed.
+        outlook.report();
+        let before = outlook.reported.confirmed;
+        outlook.watches[1].is_listed = false;
+        heard.iter().for_each(Heard::note);
+        assert_eq!(outlook.confirmed(), before);
+        outlook.watches[1].is_listed = true;
+        assert_eq!(outlook.confirmed(), heard[0].last());
+        outlook.report();
+        // Nor while one watch fails.
         let before = outlook.reported.confirmed;
         outlook.failed(Kind::Services, "refused".to_owned());
         heard[0].note();
@@ -218,7 +231,13 @@ mod tests {
         outlook.report();
         let (_, news) = changes.take();
         assert_eq!(news.expect("news").away.as_deref(), Some("the watch of slices: refused"));
+        // A new list has begun, and does not come to its end.
+        outlook.watches[2].is_listed = false;
         heard[2].note();
+        outlook.heard();
+        outlook.report();
+        assert_eq!(outlook.away().as_deref(), Some("the watch of slices: refused"));
+        outlook.watches[2].is_listed = true;
         outlook.heard();
         outlook.report();
         assert_eq!(changes.take().1.expect("news").away, None);

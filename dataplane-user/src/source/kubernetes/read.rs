@@ -11,14 +11,12 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+use serde::Deserialize as _;
 
 use super::wire;
-use crate::{
-    cluster::{
-        Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceObject,
-        ServicePort, SliceObject, TrafficPolicy,
-    },
-    crds::NodeMember,
+use crate::cluster::{
+    Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceObject, ServicePort,
+    SliceObject, TrafficPolicy,
 };
 
 /// The label that names a slice's Service.
@@ -28,6 +26,9 @@ const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 /// How long affinity lasts where a Service says no time (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
 const AFFINITY_SECONDS: u32 = 10_800;
 
+/// How many texts are kept. A cluster of 5,000 nodes and 10,000 Services has 20,000 at a time, and names of what is gone are kept too.
+const MOST_TEXTS: usize = 65_536;
+
 /// Texts that occur in many objects, each once.
 #[derive(Debug, Default)]
 pub(super) struct Texts(HashSet<Arc<str>>);
@@ -36,6 +37,9 @@ impl Texts {
     fn shared(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.0.get(text) {
             return Arc::clone(known);
+        }
+        if self.0.len() >= MOST_TEXTS {
+            self.0.clear();
         }
         let new: Arc<str> = text.into();
         self.0.insert(Arc::clone(&new));
@@ -82,7 +86,15 @@ fn conflict(object: ObjectName) -> impl Fn(Fault) -> Conflict {
 }
 
 fn address(text: &str, field: impl Fn() -> String) -> Result<IpAddr, Fault> {
-    text.parse().map_err(|_| (field(), format!("`{text}` is no IP address")))
+    let parsed = text.parse().ok().or_else(|| with_leading_zeros(text));
+    parsed.ok_or_else(|| (field(), format!("`{text}` is no IP address")))
+}
+
+/// An IPv4 address whose numbers have leading zeros. The API server keeps such addresses of old objects, and kube-proxy reads them as decimal
+/// (`ParseIPSloppy`, k8s.io/utils/net).
+fn with_leading_zeros(text: &str) -> Option<IpAddr> {
+    let numbers = text.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u8>>>()?;
+    Some(<[u8; 4]>::try_from(numbers).ok()?.into())
 }
 
 fn addresses<'a>(texts: impl IntoIterator<Item = &'a String>, field: &str) -> Result<Vec<IpAddr>, Fault> {
@@ -97,7 +109,7 @@ fn port(number: i32, field: impl Fn() -> String) -> Result<u16, Fault> {
     }
 }
 
-impl Read for NodeMember {
+impl Read for wire::Member {
     type Object = NodeObject;
 
     fn name(&self) -> ObjectName {
@@ -105,8 +117,10 @@ impl Read for NodeMember {
     }
 
     fn read(&self, texts: &mut Texts) -> Result<Option<NodeObject>, Conflict> {
-        let spec = &self.spec;
-        let own = addresses(&spec.addresses, "spec.addresses").map_err(conflict(self.name()))?;
+        let fails = conflict(self.name());
+        let spec = wire::MemberSpec::deserialize(&self.spec)
+            .map_err(|error| fails(("spec".to_owned(), error.to_string())))?;
+        let own = addresses(&spec.addresses, "spec.addresses").map_err(&fails)?;
         let name = texts.shared(self.metadata.name.as_deref().unwrap_or_default());
         Ok(Some(NodeObject {
             zone: texts.shared_or_none(spec.zone.as_ref()),
@@ -142,7 +156,7 @@ impl Read for wire::Slice {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let service = texts.shared(&format!("{namespace}/{service}"));
         let fails = conflict(self.name());
-        let ports = self.own_ports().map_err(&fails)?;
+        let ports = Arc::new(self.own_ports().map_err(&fails)?);
         let mut endpoints = Vec::new();
         for (place, endpoint) in self.endpoints.iter().flatten().enumerate() {
             endpoints.push(endpoint.read(place, &ports, texts).map_err(&fails)?);
@@ -160,11 +174,11 @@ impl Read for wire::Slice {
 }
 
 impl wire::Slice {
-    /// The ports of its endpoints by the names of the Service's. One without a number means nothing.
+    /// The ports of its endpoints by the names of the Service's. One without a number, or with 0, means nothing.
     fn own_ports(&self) -> Result<BTreeMap<String, u16>, Fault> {
         let mut ports = BTreeMap::new();
         for (place, own) in self.ports.iter().flatten().enumerate() {
-            if let Some(number) = own.port {
+            if let Some(number) = own.port.filter(|number| *number != 0) {
                 let number = port(number, || format!("ports[{place}].port"))?;
                 ports.insert(own.name.clone().unwrap_or_default(), number);
             }
@@ -177,7 +191,7 @@ impl wire::Endpoint {
     fn read(
         &self,
         place: usize,
-        ports: &BTreeMap<String, u16>,
+        ports: &Arc<BTreeMap<String, u16>>,
         texts: &mut Texts,
     ) -> Result<EndpointObject, Fault> {
         let field = || format!("endpoints[{place}].addresses[0]");
@@ -190,7 +204,7 @@ impl wire::Endpoint {
             node: texts.shared_or_none(self.node_name.as_ref()).map(Into::into),
             host_network: false,
             zone: texts.shared_or_none(self.zone.as_ref()),
-            ports: Some(ports.clone()),
+            ports: Some(Arc::clone(ports)),
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),

@@ -7,6 +7,25 @@ use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::I
 use kube::Resource;
 use serde::Deserialize;
 
+/// A NodeMember. The API server checks its content by the definition that it has, which may be another version's: what cannot be read is found
+/// out later, so that one object does not spoil the list.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = crate::crds::NodeMember)]
+pub(super) struct Member {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: serde_json::Value,
+}
+
+/// The content of a NodeMember. Agents need no `uid`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct MemberSpec {
+    #[serde(default)]
+    pub(super) addresses: Vec<String>,
+    pub(super) zone: Option<String>,
+    pub(super) pool: Option<String>,
+}
+
 /// An EndpointSlice (`discovery.k8s.io/v1`).
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = k8s_openapi::api::discovery::v1::EndpointSlice)]

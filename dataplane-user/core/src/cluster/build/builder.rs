@@ -89,6 +89,11 @@ impl Builder {
         let knew = self.knows_services;
         let mut undo = Vec::new();
         for change in changes {
+            if let Change::LeftOut(Conflict { object: ObjectName::Service(name), .. }) = &change {
+                // Sources with strict rules have no such objects.
+                self.change_group(name, Group::leave_service_out);
+                continue;
+            }
             self.knows_services |= matches!(change, Change::Service(_) | Change::Services(_));
             for entry in self.entries(change) {
                 let old = self.set(entry);
@@ -175,7 +180,7 @@ impl Builder {
             }
             Change::Services(services) => {
                 let listed = services.into_iter().map(|service| (Arc::clone(&service.name), service));
-                let all = self.groups.iter().filter(|(_, group)| group.service.is_some());
+                let all = self.groups.iter().filter(|(_, group)| group.has_service());
                 let all = relist(all.map(|(name, _)| Arc::clone(name)), listed);
                 all.into_iter().map(|(name, service)| Entry::Service(name, service)).collect()
             }
@@ -275,7 +280,9 @@ impl Builder {
     }
 
     fn set_service(&mut self, name: &Arc<str>, object: Option<ServiceObject>) -> Option<ServiceObject> {
-        if self.groups.get(name).and_then(|group| group.service.as_ref()) == object.as_ref() {
+        let group = self.groups.get(name);
+        let is_same = group.and_then(|group| group.service.as_ref()) == object.as_ref();
+        if is_same && !group.is_some_and(|group| group.is_unreadable()) {
             return object;
         }
         self.change_group(name, |group| group.set_service(object))

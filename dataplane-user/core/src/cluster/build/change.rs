@@ -18,7 +18,7 @@ pub enum Change {
     Slice(SliceObject),
     /// This object exists no more.
     Gone(ObjectName),
-    /// This object exists, and cannot be read: it is as if it were not there.
+    /// This object exists, and cannot be read: it is as if it were not there. The endpoints of such a Service are cut for no node.
     LeftOut(Conflict),
     /// These are all nodes.
     Nodes(Vec<NodeObject>),

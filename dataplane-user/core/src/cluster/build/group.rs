@@ -29,6 +29,8 @@ pub(super) struct Group {
     pub(super) service: Option<ServiceObject>,
     /// What is wrong with the Service by itself. If anything is, the Service is as if it were not there, and its endpoints are cut for no node.
     pub(super) faults: Vec<Fault>,
+    /// The Service exists and cannot be read ([`super::Change::LeftOut`]). Its endpoints are cut for no node.
+    is_unreadable: bool,
     /// In the order of their names.
     slices: Vec<Slice>,
     pub(super) outcome: GroupResult,
@@ -114,11 +116,34 @@ pub(super) struct Around<'a> {
 impl Group {
     /// A group without Service and slices, as yet.
     pub(super) fn new(id: NameId) -> Self {
-        Self { id, service: None, faults: Vec::new(), slices: Vec::new(), outcome: GroupResult::default() }
+        Self {
+            id,
+            service: None,
+            faults: Vec::new(),
+            is_unreadable: false,
+            slices: Vec::new(),
+            outcome: GroupResult::default(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.service.is_none() && self.slices.is_empty()
+        self.service.is_none() && !self.is_unreadable && self.slices.is_empty()
+    }
+
+    /// Whether a Service exists, readable or not.
+    pub(super) fn has_service(&self) -> bool {
+        self.service.is_some() || self.is_unreadable
+    }
+
+    pub(super) const fn is_unreadable(&self) -> bool {
+        self.is_unreadable
+    }
+
+    /// Whether the endpoints are cut for no node: what else the Service could use is not known. A Service without ports has no exemption, since
+    /// an exemption is one of ports.
+    fn withholds(&self) -> bool {
+        let has_no_port = self.service.as_ref().is_some_and(|service| service.ports.is_empty());
+        self.is_unreadable || has_no_port || !self.faults.is_empty()
     }
 
     /// The Service, where it is there and has no fault.
@@ -129,7 +154,15 @@ impl Group {
     /// Replaces the Service's object, or removes it. Returns the one before.
     pub(super) fn set_service(&mut self, service: Option<ServiceObject>) -> Option<ServiceObject> {
         self.faults = service.as_ref().map(check_service).unwrap_or_default();
+        self.is_unreadable = false;
         std::mem::replace(&mut self.service, service)
+    }
+
+    /// The Service exists, and cannot be read. Returns its object before.
+    pub(super) fn leave_service_out(&mut self) -> Option<ServiceObject> {
+        let before = self.set_service(None);
+        self.is_unreadable = true;
+        before
     }
 
     /// Its slice of that name.
@@ -162,7 +195,7 @@ impl Group {
 
     /// The addresses that its slices claim, as whom, and for which node ([`Kind`]); `None` for no node.
     pub(super) fn claims(&self) -> impl Iterator<Item = (IpAddr, Marked, Option<Marked>)> {
-        let withheld = !self.faults.is_empty();
+        let withheld = self.withholds();
         let endpoints = self.listed().filter(|endpoint| check_address(endpoint.address).is_ok());
         endpoints.map(move |endpoint| {
             let kind = if endpoint.host_network() { Kind::Shared } else { Kind::Pod };
@@ -262,6 +295,7 @@ impl Endpoints<'_> {
             zone: object.zone().cloned(),
             targets: object.ports().map(|own| self.targets(own, &mut faults)),
             hints: object.hints().cloned().map(Box::new),
+            is_unnamed: object.node.is_none(),
         };
         let endpoint = Endpoint {
             address,
@@ -303,7 +337,7 @@ impl Endpoints<'_> {
             return None;
         }
         match owners.of(object.address)? {
-            AddressOwner::Node { name, shared, withheld } => {
+            AddressOwner::Node { name, shared, withheld, .. } => {
                 let kind = if shared { Kind::Shared } else { Kind::Pod };
                 (!withheld && name == node).then(|| kind.of(node))
             }
@@ -318,7 +352,7 @@ impl Endpoints<'_> {
     /// endpoints, and the Service `kubernetes` of the API server.
     fn tie_by_address(&mut self, address: IpAddr) -> Option<Marked> {
         let owners = self.around.owners;
-        let AddressOwner::Node { name, shared: true, withheld } = owners.of(address)? else { return None };
+        let AddressOwner::Node { name, named: true, withheld, .. } = owners.of(address)? else { return None };
         self.followed.insert(name);
         let is_there = (self.around.is_node)(owners.names.text(name));
         (is_there && !withheld).then(|| Kind::Shared.of(name))

@@ -65,6 +65,8 @@ pub(super) enum AddressOwner {
         name: NameId,
         /// Whether the node's own sockets have the address too: then only ports of it can be cut.
         shared: bool,
+        /// Whether the node's object itself says so. A machine also has addresses of Services, which no node has for its own.
+        named: bool,
         /// Whether a Service uses the address of which too little is known to cut it.
         withheld: bool,
     },
@@ -165,8 +167,10 @@ impl Owners {
             }
         }
         let withheld = claims().any(Claim::withholds);
+        let named = claims()
+            .any(|claim| claim.by.mark() == By::Node as u8 && claim.of.is_some_and(|of| is_shared(of)));
         Some(match second {
-            None => AddressOwner::Node { name: first, shared, withheld },
+            None => AddressOwner::Node { name: first, shared, named, withheld },
             Some(second) => AddressOwner::Disputed(first, second),
         })
     }

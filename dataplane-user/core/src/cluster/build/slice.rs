@@ -54,7 +54,7 @@ pub(super) struct ListedEndpoint<'a> {
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct More {
     zone: Option<Arc<str>>,
-    ports: Option<BTreeMap<String, u16>>,
+    ports: Option<Arc<BTreeMap<String, u16>>>,
     hints: Option<Box<Hints>>,
 }
 
@@ -160,7 +160,7 @@ impl<'a> ListedEndpoint<'a> {
 
     /// Its own ports by the names of the Service's; `None` where they are the Service's targets.
     pub(super) fn ports(&self) -> Option<&'a BTreeMap<String, u16>> {
-        self.more?.ports.as_ref()
+        self.more?.ports.as_deref()
     }
 
     pub(super) fn hints(&self) -> Option<&'a Hints> {
@@ -173,7 +173,7 @@ impl<'a> ListedEndpoint<'a> {
             && self.says == says(object)
             && node == object.node.as_deref()
             && self.zone() == object.zone.as_ref()
-            && self.ports() == object.ports.as_ref()
+            && self.ports() == object.ports.as_deref()
             && self.hints() == object.hints.as_deref()
     }
 
@@ -183,7 +183,7 @@ impl<'a> ListedEndpoint<'a> {
             node: self.node.map(|node| NodeName::from(Arc::clone(names.text(node)))),
             host_network: self.host_network(),
             zone: self.zone().cloned(),
-            ports: self.ports().cloned(),
+            ports: self.more.and_then(|more| more.ports.clone()),
             ready: self.ready(),
             serving: self.serving(),
             terminating: self.terminating(),
@@ -252,8 +252,8 @@ mod tests {
             EndpointObject { ready: false, ..some.clone() },
             EndpointObject { serving: false, ..some.clone() },
             EndpointObject { terminating: true, ..some.clone() },
-            EndpointObject { ports: Some(BTreeMap::new()), ..some.clone() },
-            EndpointObject { ports: Some([("http".to_owned(), 80)].into()), ..some.clone() },
+            EndpointObject { ports: Some(Arc::default()), ..some.clone() },
+            EndpointObject { ports: Some(Arc::new([("http".to_owned(), 80)].into())), ..some.clone() },
             EndpointObject { address: "fd00::1".parse().unwrap(), ..some.clone() },
             EndpointObject { hints: Some(Box::new(hints)), ..some },
         ];

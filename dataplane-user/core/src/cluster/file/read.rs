@@ -113,7 +113,7 @@ impl Reader {
 
     fn endpoint(&mut self, raw: RawEndpoint) -> EndpointObject {
         let own = |ports: std::collections::BTreeMap<_, super::values::Port>| {
-            ports.into_iter().map(|(name, port)| (name, port.0)).collect()
+            Arc::new(ports.into_iter().map(|(name, port)| (name, port.0)).collect())
         };
         EndpointObject {
             address: raw.address.0,

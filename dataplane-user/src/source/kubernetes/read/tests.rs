@@ -56,7 +56,7 @@ fn a_slice_has_its_endpoints_with_their_own_ports() {
         read.endpoints,
         [EndpointObject {
             zone: Some("z1".into()),
-            ports: Some([("http".to_owned(), 8080)].into()),
+            ports: Some(Arc::new([("http".to_owned(), 8080)].into())),
             ready: false,
             serving: true,
             terminating: true,
@@ -117,6 +117,21 @@ fn an_object_that_cannot_be_read_is_named() {
     assert_eq!(error.field, "spec.clusterIPs[1]");
 }
 
+/// Of such objects kube-proxy reads the rest, too.
+#[test]
+fn what_old_objects_have_is_read_as_kube_proxy_reads_it() {
+    let read = slice(|slice| {
+        slice["endpoints"][0]["addresses"] = json!(["010.001.000.09"]);
+        slice["ports"][1] = json!({"name": "zero", "port": 0});
+    });
+    let read = read.expect("it can be read").expect("it means something");
+    assert_eq!(read.endpoints[0].address, ip("10.1.0.9"));
+    assert_eq!(read.endpoints[0].ports.as_ref().map(|ports| ports.len()), Some(1));
+    for wrong in ["10.1.0", "10.1.0.256", "10.1.0.1.1", "10.1..1", ""] {
+        assert_eq!(with_leading_zeros(wrong), None, "{wrong}");
+    }
+}
+
 #[test]
 fn a_service_has_its_addresses_policies_and_ports() {
     let read = service(|_| {}).expect("it can be read").expect("it means something");
@@ -170,12 +185,16 @@ fn a_service_that_kube_proxy_leaves_alone_is_read_as_headless() {
 
 #[test]
 fn a_member_is_a_node() {
-    let member: NodeMember = serde_json::from_value(json!({
-        "apiVersion": "nodefence.io/v1alpha1", "kind": "NodeMember", "metadata": {"name": "node-a"},
-        "spec": {"uid": "5f", "addresses": ["10.0.0.1", "fd00::1"], "zone": "z1"},
-    }))
-    .expect("a member");
-    let read = member.read(&mut Texts::default()).expect("it can be read").expect("it means something");
+    let read = |spec: Value| {
+        let metadata = json!({"name": "node-a"});
+        let member: wire::Member =
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a member");
+        member.read(&mut Texts::default())
+    };
+    let error = read(json!({"addresses": "10.0.0.1"})).expect_err("no list");
+    assert_eq!((error.object.to_string().as_str(), error.field.as_str()), ("node `node-a`", "spec"));
+    let spec = json!({"uid": "5f", "addresses": ["10.0.0.1", "fd00::1"], "zone": "z1"});
+    let read = read(spec).expect("it can be read").expect("it means something");
     let node = NodeObject::new("node-a", vec![ip("10.0.0.1"), ip("fd00::1")]);
     assert_eq!(read, NodeObject { zone: Some("z1".into()), ..node });
 }

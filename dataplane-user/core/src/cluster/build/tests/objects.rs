@@ -165,7 +165,7 @@ impl Source {
             zone: None,
             ports: random.percent(30).then(|| {
                 let ports = (0..random.below(3)).map(|_| (random.pick(&PORTS).to_owned(), 80));
-                ports.collect()
+                Arc::new(ports.collect())
             }),
             ready: random.percent(80),
             serving: true,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::cluster::{
     build::{Builder, Change, Rules},
-    object::{EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
+    object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
     protocol::Protocol,
     service::ServicePort,
     view::{Backend, Scope},
@@ -267,8 +267,50 @@ fn a_headless_service_needs_no_port() {
     for ports in [None, Some(Default::default())] {
         let endpoints = vec![endpoint(ports)];
         told.tell(Change::Slice(SliceObject { endpoints, ..slice("s", "x/a", &[]) }));
-        assert_eq!((told.brought.clone(), told.backends("a")), (Vec::new(), vec!["10.1.0.1".to_owned()]));
+        // Nothing could be exempt there, so nothing is cut.
+        assert_eq!((told.brought.clone(), told.backends("a")), (Vec::new(), Vec::new()));
     }
+}
+
+#[test]
+fn what_a_service_that_cannot_be_read_runs_at_is_cut_for_nobody() {
+    let left_out = || {
+        let object = ObjectName::Service("x/a".into());
+        let message = "`x` is no IP address".to_owned();
+        Change::LeftOut(Conflict { object, field: "spec.externalIPs[0]".to_owned(), message })
+    };
+    let mut told = Told::new([
+        named(("a", "10.0.0.1")),
+        Change::Service(service("x/b", "10.96.0.2")),
+        Change::Slice(slice("t", "x/b", &[("10.1.0.1", Some("a"))])),
+        Change::Slice(slice("s", "x/a", &[("10.1.0.1", Some("a"))])),
+    ]);
+    for (change, backends) in [
+        (left_out(), &[][..]),
+        (Change::Service(service("x/a", "10.96.0.1")), &["10.1.0.1"]),
+        (left_out(), &[]),
+        (Change::Gone(ObjectName::Service("x/a".into())), &["10.1.0.1"]),
+        (left_out(), &[]),
+        (Change::Services(vec![service("x/b", "10.96.0.2")]), &["10.1.0.1"]),
+    ] {
+        told.tell(change.clone());
+        assert_eq!(told.backends("a"), backends, "{change:?}");
+    }
+}
+
+/// A machine has the virtual addresses of Services, where kube-proxy forwards by IPVS.
+#[test]
+fn an_endpoint_at_a_virtual_address_belongs_to_no_node() {
+    let mut told = Told::new([
+        named(("a", "10.0.0.1")),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice("s", "x/a", &[("10.96.0.7", None), ("10.0.0.1", None)])),
+    ]);
+    told.builder.set_machine(&"a".into(), [ip("10.96.0.7"), ip("10.0.0.1")].into());
+    assert_eq!(told.tied(), [Some("a".to_owned()), None]);
+    // The object names it no more, and the machine still has it.
+    told.tell(named(("a", "10.0.0.2")));
+    assert_eq!(told.tied(), [None, None]);
 }
 
 #[test]
