@@ -93,6 +93,14 @@ impl Teller {
         self.0.told.notify_one();
     }
 
+    /// Sends changes that are to be taken together, as [`Teller::tell`] does.
+    pub fn tell_all(&self, changes: impl IntoIterator<Item = Change>) {
+        let mut waiting = self.0.waiting();
+        changes.into_iter().for_each(|change| waiting.add(change));
+        drop(waiting);
+        self.0.told.notify_one();
+    }
+
     /// Sends news of the source itself. They replace earlier ones. Never blocks.
     pub fn report(&self, news: News) {
         self.0.waiting().news = Some(news);

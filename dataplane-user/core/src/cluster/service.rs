@@ -124,8 +124,19 @@ pub(super) struct More {
     pub(super) zone: Option<Arc<str>>,
     pub(super) targets: Option<Box<[u16]>>,
     pub(super) hints: Option<Box<Hints>>,
-    /// The endpoint names no node.
-    pub(super) is_unnamed: bool,
+    pub(super) said: SaidNode,
+}
+
+/// The node that an endpoint itself names. kube-proxy goes by it, whatever the endpoint is tied to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum SaidNode {
+    /// That to which it is tied.
+    #[default]
+    Tied,
+    /// None: its address may give the node.
+    Nobody,
+    /// This one, to which it is not tied.
+    Other(NodeName),
 }
 
 impl Endpoint {
@@ -134,10 +145,14 @@ impl Endpoint {
         self.more.as_ref()?.zone.as_deref()
     }
 
-    /// Whether the endpoint itself names the node on which it runs. Otherwise its address gives the node, and for kube-proxy it is local nowhere
-    /// (`addEndpoints`, pkg/proxy/endpointslicecache.go).
-    pub fn names_its_node(&self) -> bool {
-        self.more.as_ref().is_none_or(|more| !more.is_unnamed)
+    /// Whether the endpoint is local to the kube-proxy of the node at this position and with this name. Only the name counts that the endpoint
+    /// itself has (`addEndpoints`, pkg/proxy/endpointslicecache.go).
+    pub fn is_local_to(&self, index: Option<NodeIx>, name: &str) -> bool {
+        match self.more.as_ref().map(|more| &more.said) {
+            None | Some(SaidNode::Tied) => self.node.is_some() && self.node == index,
+            Some(SaidNode::Nobody) => false,
+            Some(SaidNode::Other(said)) => said == name,
+        }
     }
 
     /// The endpoint's own port for each port of the Service, 0 for none; `None` where they are the Service's targets.

@@ -30,7 +30,7 @@ impl<'a> Proxy<'a> {
     }
 
     fn is_local(&self, endpoint: &Endpoint) -> bool {
-        endpoint.node.is_some() && endpoint.node == self.index && endpoint.names_its_node()
+        endpoint.is_local_to(self.index, self.node)
     }
 }
 

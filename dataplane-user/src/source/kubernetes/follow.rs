@@ -7,13 +7,13 @@ use kube::{
     Api,
     runtime::{
         WatchStreamExt as _,
-        watcher::{self, Event, watcher},
+        watcher::{self, DefaultBackoff, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -57,6 +57,8 @@ pub(super) async fn follow<K>(
     K: Read + kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut is_streamed = true;
+    // It begins anew by itself after two minutes without a pause.
+    let mut pauses = DefaultBackoff::default();
     loop {
         let config = match is_streamed {
             true => filter.clone().streaming_lists(),
@@ -65,8 +67,7 @@ pub(super) async fn follow<K>(
         let events = watcher(api.clone(), config).default_backoff();
         match drive(events, kind, is_streamed, &to).await {
             Ended::UsePages => is_streamed = false,
-            // The client's own limit of requests keeps this from going in circles.
-            Ended::Anew => {}
+            Ended::Anew => sleep(pauses.next().unwrap_or_default()).await,
             Ended::Unheard => return,
         }
     }
@@ -111,10 +112,15 @@ async fn drive<K: Read>(
             }]),
             Some(Ok(Event::Delete(object))) => Told::Changes(vec![Change::Gone(object.name())]),
             Some(Err(error)) if is_streamed && refuses(&error) => return Ended::UsePages,
-            Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => continue,
+            // The pause before the list may be long, and until then nothing is known of what changed.
+            Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => Told::Listing,
             Some(Err(error)) if has_missed_something(&error) => {
-                let failed = Told::Failed(causes(&error.into()));
-                return if to.send((kind, failed)).await.is_ok() { Ended::Anew } else { Ended::Unheard };
+                for told in [Told::Listing, Told::Failed(causes(&error.into()))] {
+                    if to.send((kind, told)).await.is_err() {
+                        return Ended::Unheard;
+                    }
+                }
+                return Ended::Anew;
             }
             Some(Err(error)) => {
                 // Objects of the list may be missing. Its clock stands: the pause before the next try may be long.
@@ -311,9 +317,9 @@ mod tests {
         let status = |code| Status { code, ..Status::failure("told so", "Expired") }.boxed();
         // The library makes the new list.
         let gone = watcher::Error::WatchError(status(GONE));
-        assert_eq!(driven(vec![Err(gone)], true).await, (Vec::new(), None));
+        assert_eq!(driven(vec![Err(gone)], true).await, (told(["listing"]).to_vec(), None));
         // It would ask for the same changes for ever.
         let (texts, ended) = driven(vec![Err(refused(GONE))], true).await;
-        assert_eq!((texts.len(), ended), (1, Some(Ended::Anew)));
+        assert_eq!((texts.len(), ended), (2, Some(Ended::Anew)));
     }
 }

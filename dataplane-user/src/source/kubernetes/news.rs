@@ -59,7 +59,7 @@ impl Heard {
 pub(super) enum Told {
     /// A list has begun: until its end nothing is known of what changed meanwhile.
     Listing,
-    /// A list, with what could not be read of it, or the change of an object.
+    /// A list, with what could not be read of it, or the change of an object. They are taken together.
     Changes(Vec<Change>),
     /// The watch has failed, and is begun anew.
     Failed(String),
@@ -109,7 +109,7 @@ impl Outlook {
     fn changed(&mut self, kind: Kind, changes: Vec<Change>) {
         self.watches[kind as usize].is_listed |=
             matches!(changes.first(), Some(Change::Nodes(_) | Change::Services(_) | Change::Slices(_)));
-        changes.into_iter().for_each(|change| self.teller.tell(change));
+        self.teller.tell_all(changes);
         self.answers(kind);
     }
 

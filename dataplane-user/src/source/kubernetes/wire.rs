@@ -20,7 +20,6 @@ pub(super) struct Member {
 /// The content of a NodeMember. Agents need no `uid`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct MemberSpec {
-    #[serde(default)]
     pub(super) addresses: Vec<String>,
     pub(super) zone: Option<String>,
     pub(super) pool: Option<String>,

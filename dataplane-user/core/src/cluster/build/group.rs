@@ -8,9 +8,9 @@ use std::{
 
 use super::{
     super::{
-        node::NodeIx,
+        node::{NodeIx, NodeName},
         object::{Conflict, ObjectName, ServiceObject},
-        service::{Endpoint, More, Service},
+        service::{Endpoint, More, SaidNode, Service, ServicePort},
         view::{Backend, Scope},
     },
     check::{Fault, service as check_service},
@@ -291,23 +291,13 @@ impl Endpoints<'_> {
         if let Err(why) = check_address(address) {
             return vec![("address".to_owned(), why)];
         }
-        let more = More {
-            zone: object.zone().cloned(),
-            targets: object.ports().map(|own| self.targets(own, &mut faults)),
-            hints: object.hints().cloned().map(Box::new),
-            is_unnamed: object.node.is_none(),
+        let targets = object.ports().map(|own| self.targets(own, &mut faults));
+        let target = |(place, port): (usize, &ServicePort)| {
+            let target = targets.as_ref().map_or(port.target, |own| own[place]);
+            (target != 0).then_some((address, place, target))
         };
-        let endpoint = Endpoint {
-            address,
-            node: None,
-            ready: object.ready(),
-            serving: object.serving(),
-            terminating: object.terminating(),
-            more: self.more.of(more),
-        };
-        let sockets: Vec<(IpAddr, usize, u16)> = (0..self.service.ports.len())
-            .filter_map(|port| Some((address, port, self.service.target(port, &endpoint)?)))
-            .collect();
+        let sockets: Vec<(IpAddr, usize, u16)> =
+            self.service.ports.iter().enumerate().filter_map(target).collect();
         if let Some((_, port, target)) = sockets.iter().find(|socket| self.sockets.contains(socket)) {
             let socket = SocketAddr::new(address, *target);
             let port = &self.service.ports[*port].name;
@@ -316,6 +306,23 @@ impl Endpoints<'_> {
         }
         self.sockets.extend(sockets);
         let tie = self.tie(object, &mut faults);
+        let said = match (object.node, tie) {
+            (None, _) => SaidNode::Nobody,
+            (Some(_), Some(_)) => SaidNode::Tied,
+            (Some(node), None) => {
+                SaidNode::Other(NodeName::from(Arc::clone(self.around.owners.names.text(node))))
+            }
+        };
+        let zone = object.zone().cloned();
+        let hints = object.hints().cloned().map(Box::new);
+        let endpoint = Endpoint {
+            address,
+            node: None,
+            ready: object.ready(),
+            serving: object.serving(),
+            terminating: object.terminating(),
+            more: self.more.of(More { zone, targets, hints, said }),
+        };
         self.taken.push((endpoint, tie));
         faults
     }

@@ -167,8 +167,8 @@ impl Owners {
             }
         }
         let withheld = claims().any(Claim::withholds);
-        let named = claims()
-            .any(|claim| claim.by.mark() == By::Node as u8 && claim.of.is_some_and(|of| is_shared(of)));
+        let named =
+            claims().any(|claim| claim.by.mark() == By::Node as u8 && claim.of.is_some_and(is_shared));
         Some(match second {
             None => AddressOwner::Node { name: first, shared, named, withheld },
             Some(second) => AddressOwner::Disputed(first, second),

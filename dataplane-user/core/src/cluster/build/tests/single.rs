@@ -298,6 +298,36 @@ fn what_a_service_that_cannot_be_read_runs_at_is_cut_for_nobody() {
     }
 }
 
+/// kube-proxy goes by the name that an endpoint has, whatever is cut.
+#[test]
+fn an_endpoint_is_local_to_the_node_that_it_names() {
+    let mut told = Told::new([
+        Change::Nodes(vec![node("a", &["10.0.0.1"]), node("b", &["10.0.0.2"])]),
+        Change::Service(service("x/a", "10.96.0.1")),
+        Change::Slice(slice(
+            "s",
+            "x/a",
+            &[("10.0.0.1", None), ("10.1.0.1", Some("a")), ("10.1.0.2", Some("b")), ("10.1.0.3", Some("c"))],
+        )),
+    ]);
+    let local = |told: &mut Told, name: &str| -> Vec<String> {
+        let view = told.builder.view();
+        let index = view.index(name);
+        let endpoints = &view.services.as_ref().expect("Services")[0].endpoints;
+        let local = endpoints.iter().filter(|endpoint| endpoint.is_local_to(index, name));
+        local.map(|endpoint| endpoint.address.to_string()).collect()
+    };
+    for (name, addresses) in [("a", "10.1.0.1"), ("b", "10.1.0.2"), ("c", "10.1.0.3")] {
+        assert_eq!(local(&mut told, name), [addresses], "{name}");
+    }
+    // Another Service withholds the address: it is cut for no node.
+    let headless = ServiceObject::new("x/z", Vec::new(), Vec::new());
+    told.tell(Change::Service(headless));
+    told.tell(Change::Slice(slice("t", "x/z", &[("10.1.0.1", Some("a"))])));
+    assert!(told.backends("a").iter().all(|backend| !backend.starts_with("10.1.")));
+    assert_eq!(local(&mut told, "a"), ["10.1.0.1"]);
+}
+
 /// A machine has the virtual addresses of Services, where kube-proxy forwards by IPVS.
 #[test]
 fn an_endpoint_at_a_virtual_address_belongs_to_no_node() {
