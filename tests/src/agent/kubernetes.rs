@@ -8,24 +8,8 @@ use super::Agent;
 use crate::{Netns, bin};
 
 impl Agent {
-    /// Starts an agent that follows the API server of this kubeconfig, and waits until the agent serves its socket. The server must have the kind NodeMember,
-    /// and a member for `node`.
-    ///
-    /// # Errors
-    /// Fails as [`Agent::start`] does.
-    pub fn start_kubernetes(
-        ns: &Arc<Netns>,
-        node: &str,
-        interfaces: &[&str],
-        kubeconfig: &Path,
-        extra: &[&str],
-    ) -> Result<Self> {
-        let mut this = Self::begin_kubernetes(ns, node, interfaces, kubeconfig, extra)?;
-        this.ready()?;
-        Ok(this)
-    }
-
-    /// Same as [`Agent::start_kubernetes`], but does not wait for the agent: see [`Agent::ready`].
+    /// Starts an agent that follows the API server of this kubeconfig. Does not wait for the agent: see [`Agent::ready`]. The agent is ready once the server
+    /// has the kind NodeMember, and a member for `node`.
     ///
     /// # Errors
     /// Fails if the binary is missing, or if it cannot be started.

@@ -106,7 +106,10 @@ impl Beside {
                 control.crds()?;
                 control.members(&cluster)?;
                 let kubeconfig = control.kubeconfig()?;
-                Agent::start_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, &extra)?
+                let mut agent =
+                    Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, &extra)?;
+                agent.ready()?;
+                agent
             }
         };
         Ok(Self { agent, proxy, control, cluster, setup })

@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Slices,
 }
 
+impl Kind {
+    const ALL: [Self; 3] = [Self::Members, Self::Services, Self::Slices];
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -34,14 +38,8 @@ impl fmt::Display for Kind {
 
 /// When the API server was last heard on the connections of one client. Bookmarks count, which it sends about once a minute on a watch
 /// without changes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Heard(Arc<watch::Sender<Option<Now>>>);
-
-impl Default for Heard {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
-    }
-}
 
 impl Heard {
     /// The API server was heard just now.
@@ -129,7 +127,7 @@ impl Outlook {
 
     /// A watch without changes is known to live by what is heard on its connection.
     fn heard(&mut self) {
-        for kind in [Kind::Members, Kind::Services, Kind::Slices] {
+        for kind in Kind::ALL {
             let watch = &self.watches[kind as usize];
             // A list that does not come to its end is no answer.
             let failed = watch.failed.as_ref().filter(|_| watch.is_listed).map(|(_, at)| at.mono);
@@ -162,10 +160,10 @@ impl Outlook {
     }
 
     fn away(&self) -> Option<String> {
-        let kinds = [Kind::Members, Kind::Services, Kind::Slices];
-        let failed =
-            kinds.into_iter().find_map(|kind| Some((kind, self.watches[kind as usize].failed.as_ref()?)));
-        failed.map(|(kind, (why, _))| format!("the watch of {kind}: {why}"))
+        Kind::ALL.into_iter().find_map(|kind| {
+            let (why, _) = self.watches[kind as usize].failed.as_ref()?;
+            Some(format!("the watch of {kind}: {why}"))
+        })
     }
 }
 

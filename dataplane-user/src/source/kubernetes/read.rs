@@ -11,6 +11,7 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
+use kube::ResourceExt as _;
 use serde::Deserialize as _;
 
 use super::wire;
@@ -147,7 +148,7 @@ impl Read for wire::Slice {
 
     /// A slice without a Service, and one of DNS names, mean nothing (`endpointSliceCacheKeys`, pkg/proxy/endpointslicecache.go, v1.36).
     fn read(&self, texts: &mut Texts) -> Result<Option<SliceObject>, Conflict> {
-        let Some(service) = self.label(SERVICE_NAME).filter(|service| !service.is_empty()) else {
+        let Some(service) = self.labels().get(SERVICE_NAME).filter(|service| !service.is_empty()) else {
             return Ok(None);
         };
         if !matches!(self.address_type.as_str(), "IPv4" | "IPv6") {
@@ -250,7 +251,7 @@ impl wire::Service {
     fn object(&self, texts: &mut Texts) -> Result<ServiceObject, Fault> {
         let spec = &self.spec;
         // kube-proxy leaves a Service of another proxy alone, as it does one without cluster IP. Its endpoints are backends all the same.
-        let is_proxied = self.label(OTHER_PROXY).is_none();
+        let is_proxied = !self.labels().contains_key(OTHER_PROXY);
         let cluster_ips = if is_proxied { self.cluster_ips()? } else { Vec::new() };
         let is_reached = !cluster_ips.is_empty();
         let external_ips = spec.external_ips.iter().flatten().filter(|_| is_reached);
@@ -267,14 +268,10 @@ impl wire::Service {
 
     fn cluster_ips(&self) -> Result<Vec<IpAddr>, Fault> {
         let spec = &self.spec;
-        let listed = spec.cluster_ips.iter().flatten();
-        let all: Vec<&String> = if spec.cluster_ips.iter().flatten().next().is_some() {
-            listed.collect()
-        } else {
-            spec.cluster_ip.iter().collect()
-        };
+        let listed = spec.cluster_ips.as_deref().filter(|listed| !listed.is_empty());
+        let all = listed.unwrap_or(spec.cluster_ip.as_slice());
         let is_address = |text: &&String| !text.is_empty() && **text != "None";
-        addresses(all.into_iter().filter(is_address), "spec.clusterIPs")
+        addresses(all.iter().filter(is_address), "spec.clusterIPs")
     }
 
     /// The addresses of load balancers that leave the destination as it is (KEP-1860).

@@ -1,8 +1,6 @@
 //! Services and EndpointSlices as the API server sends them: the fields that are read, and no others. A cluster may have 150,000 endpoints,
 //! and the whole types take five times as much memory.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
 use kube::Resource;
 use serde::Deserialize;
@@ -142,22 +140,4 @@ pub(super) struct LoadBalancer {
 pub(super) struct Ingress {
     pub(super) ip: Option<String>,
     pub(super) ip_mode: Option<String>,
-}
-
-impl Service {
-    /// The value of a label.
-    pub(super) fn label(&self, name: &str) -> Option<&str> {
-        label(self.metadata.labels.as_ref(), name)
-    }
-}
-
-impl Slice {
-    /// The value of a label.
-    pub(super) fn label(&self, name: &str) -> Option<&str> {
-        label(self.metadata.labels.as_ref(), name)
-    }
-}
-
-fn label<'a>(labels: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
-    labels?.get(name).map(String::as_str)
 }
