@@ -1,8 +1,12 @@
 //! The kinds of objects that nodefence adds to the API server: their types, and their definitions (CRDs), which are printed or applied.
 
+mod flag;
 mod member;
+mod settings;
 
+pub use flag::{FlagCause, FlagState, NodeFlag, NodeFlagSpec, NodeFlagStatus};
 pub use member::{NodeMember, NodeMemberSpec};
+pub use settings::{NodefenceSettings, NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode};
 
 use std::time::Duration;
 
@@ -86,7 +90,7 @@ pub struct Applied {
 
 /// The definitions of all kinds, always in the same order.
 pub fn all() -> Vec<CustomResourceDefinition> {
-    vec![NodeMember::crd()]
+    vec![NodeMember::crd(), NodeFlag::crd(), NodefenceSettings::crd()]
 }
 
 /// The definitions of all kinds as YAML, a document each.
@@ -143,8 +147,9 @@ mod tests {
         let read: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
         let definitions = all();
         assert_eq!(json!(read), json!(definitions));
-        assert_eq!(definitions.len(), 1);
-        assert_eq!(definitions[0].name_any(), "nodemembers.nodefence.io");
+        let names: Vec<String> = definitions.iter().map(|definition| definition.name_any()).collect();
+        let kinds = ["nodemembers", "nodeflags", "nodefencesettings"];
+        assert_eq!(names, kinds.map(|kind| format!("{kind}.nodefence.io")));
     }
 
     #[test]

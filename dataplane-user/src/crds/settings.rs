@@ -1,0 +1,100 @@
+//! The kind NodefenceSettings: what holds for all agents of the cluster.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The name of the one object of this kind that is read.
+pub const SETTINGS_NAME: &str = "default";
+
+/// What holds for all agents. Of this, an agent's `--mode` and `nodefence mode` the weakest holds.
+#[derive(kube::CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[kube(
+    group = "nodefence.io",
+    version = "v1alpha1",
+    kind = "NodefenceSettings",
+    plural = "nodefencesettings",
+    shortname = "nfs",
+    doc = "What holds for all agents of the cluster. Only the object named `default` is read.",
+    derive = "PartialEq",
+    validation = r#"Rule::new("self.metadata.name == 'default'").message(Message::Message("only an object named `default` is read".into()))"#,
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "Automatic", type_ = "string", json_path = ".spec.automatic"),
+    printcolumn(name = "Limit", type_ = "string", json_path = ".spec.limit"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodefenceSettingsSpec {
+    /// Whether agents cut.
+    #[serde(default)]
+    pub mode: SettingsMode,
+    /// What agents do about claims that no person made.
+    #[serde(default)]
+    pub automatic: SettingsMode,
+    /// How many nodes may be claimed by flags without `force` and by claims that no person made, of all, of each zone and of each pool: a
+    /// part, such as 1/3. One node is always allowed.
+    #[serde(default = "default_limit")]
+    #[schemars(length(max = 21), regex(pattern = r"^[1-9][0-9]{0,9}/[1-9][0-9]{0,9}$"))]
+    pub limit: String,
+    /// While one of these holds, agents only observe.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub pauses: Vec<Pause>,
+    /// What is never cut.
+    #[serde(default)]
+    pub opt_outs: OptOuts,
+}
+
+impl Default for NodefenceSettingsSpec {
+    fn default() -> Self {
+        Self {
+            mode: SettingsMode::default(),
+            automatic: SettingsMode::default(),
+            limit: default_limit(),
+            pauses: Vec::new(),
+            opt_outs: OptOuts::default(),
+        }
+    }
+}
+
+fn default_limit() -> String {
+    "1/3".to_owned()
+}
+
+/// Whether claims are carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SettingsMode {
+    /// Nothing is attached to the kernel. For claims that no person made: they are only shown.
+    Off,
+    /// Agents count what they would cut.
+    #[default]
+    Observe,
+    /// Agents cut.
+    Enforce,
+}
+
+/// A time in which agents only observe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Pause {
+    /// Who wants it.
+    #[schemars(length(min = 1, max = 253))]
+    pub by: String,
+    /// Why.
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub reason: String,
+    /// When it ends.
+    pub until: Timestamp,
+}
+
+/// What is never cut.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OptOuts {
+    /// Names of nodes to which traffic is never cut, whoever flags them.
+    #[serde(default)]
+    #[schemars(length(max = 5000), inner(length(max = 253)))]
+    pub nodes: Vec<String>,
+}
