@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::test::local::LONG;
 use crate::test::plan::Scope;
 use crate::workspace::Workspace;
-use crate::{assets, build_ebpf, process, programs, setup, test, vm};
+use crate::{assets, build_ebpf, image, process, programs, setup, test, vm};
 
 /// nodefence's build and test verbs.
 ///
@@ -104,6 +104,22 @@ enum Verb {
         #[arg(short, long, default_value = "table")]
         output: Output,
     },
+    /// Build the container image as an OCI layout, without a daemon: a static program for each architecture, and nothing else.
+    ///
+    /// Zig compiles what is not Rust; it comes from the Python package registry. Each program is checked for its architecture, and run as far as its version (those of
+    /// other architectures under QEMU). The same source gives the same digest in each folder. The image is in target/image: `layout` for skopeo and the like,
+    /// `nodefence.tar` for `ctr images import`.
+    Image {
+        /// The architectures; all without this.
+        #[arg(long = "arch", value_enum, num_args = 1.., value_name = "ARCH")]
+        machines: Vec<image::Machine>,
+        /// The image's tag.
+        #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
+        tag: String,
+        /// How to print the result.
+        #[arg(short, long, default_value = "table")]
+        output: Output,
+    },
     /// Run the benchmarks on this machine, against peers or goals; table, plot and JSON go to target/bench/.
     ///
     /// Ends with 1 where a goal is missed, and with 3 where something could not be measured.
@@ -143,6 +159,9 @@ impl Cli {
                 let long = std::env::var_os(LONG).is_some();
                 let options = vm::Options { kernels, keep, threads, long };
                 return vm::verb(&workspace, &options, test.as_deref());
+            }
+            Verb::Image { machines, tag, output } => {
+                image::verb(&workspace, &image::Options { machines, tag }, output)?;
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { publish, args } => {

@@ -7,6 +7,7 @@ mod assets;
 mod build_ebpf;
 mod cache;
 mod cli;
+mod image;
 mod output;
 mod process;
 mod programs;

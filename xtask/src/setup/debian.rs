@@ -8,14 +8,15 @@ use super::need::Need;
 use crate::process;
 use crate::say::say;
 
-/// What shows that a package is installed: a program on the search path, or a file.
+/// What shows that a package is installed: a program on the search path, a file, or a module of Python.
 #[derive(Debug, Clone, Copy)]
 enum Proof {
     Program(&'static str),
     File(&'static str),
+    Module(&'static str),
 }
 
-use Proof::{File, Program};
+use Proof::{File, Module, Program};
 
 const BUILD: &[(Proof, &str)] = &[(Program("cc"), "build-essential")];
 
@@ -52,6 +53,12 @@ const VM: &[(Proof, &str)] = &[
     (Program("strip"), "binutils"),
     (Program("busybox"), "busybox-static"),
     (Program("ipvsadm"), "ipvsadm"),
+];
+
+const IMAGE: &[(Proof, &str)] = &[
+    (Program("python3"), "python3"),
+    (Module("ensurepip"), "python3-venv"),
+    (Program("qemu-aarch64-static"), "qemu-user-static"),
 ];
 
 /// Installs the packages that `needs` lack.
@@ -96,11 +103,13 @@ fn missing(needs: &[Need]) -> Vec<&'static str> {
             Need::Namespaces => &[DEMO, NAMESPACES],
             Need::Bench => &[DEMO, BENCH],
             Need::Vm => &[DEMO, NAMESPACES, VM],
+            Need::Image => &[IMAGE],
         };
         for (proof, package) in tables.iter().copied().flatten() {
             let there = match proof {
                 Program(name) => process::find(name).is_some(),
                 File(path) => Path::new(path).exists(),
+                Module(name) => imports(name),
             };
             if !there && !packages.contains(package) {
                 packages.push(package);
@@ -108,6 +117,10 @@ fn missing(needs: &[Need]) -> Vec<&'static str> {
         }
     }
     packages
+}
+
+fn imports(module: &str) -> bool {
+    process::output(process::command("python3").args(["-c", &format!("import {module}")])).is_ok()
 }
 
 fn install(packages: &[&str]) -> Result<()> {

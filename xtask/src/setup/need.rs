@@ -15,10 +15,12 @@ pub(crate) enum Need {
     Bench,
     /// QEMU, and the programs that unpack Debian's kernel packages.
     Vm,
+    /// Python for Zig, and QEMU for programs of other architectures.
+    Image,
 }
 
 impl Need {
     /// All needs, for `cargo xtask setup`.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm, Self::Image];
 }
