@@ -13,7 +13,8 @@ const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETH_SS_FEATURES: u32 = 4;
 const ETH_GSTRING_LEN: usize = 32;
-const SIOCETHTOOL: libc::c_ulong = 0x8946;
+// musl has the number as an int, glibc as an unsigned long.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const FEATURE: &[u8] = b"hw-tc-offload";
 
 /// Whether `hw-tc-offload` is active on the device. `None` if the kernel does not know that feature.
