@@ -47,6 +47,7 @@ mod rows;
 mod run;
 mod serve;
 mod settings;
+mod settings_rows;
 mod sight;
 mod signals;
 mod slot;

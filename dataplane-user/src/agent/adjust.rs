@@ -9,12 +9,13 @@ use super::{
     inbox::{Inbox, NoAnswer},
     notes::{Note, mode_changes_later},
     rows::{Shown, replacement},
+    settings_rows::settings_row,
 };
 use crate::{
     enforce::{ChangedBy, Input},
     flags::now,
     plan::Mode,
-    report::{Adjusted, Beside, Failure, ModeReport},
+    report::{Adjusted, Beside, Failure, ModeReport, SettingsRow},
 };
 
 /// How long a command waits until all verdicts follow a new mode.
@@ -65,10 +66,17 @@ pub(super) fn log_level(
 
 fn report(shown: &Shown) -> ModeReport {
     let world = shown.sight.world();
+    let settings = settings_row(shown.rows.orders.as_ref(), &world, now());
     let mut warnings = Vec::new();
     if world.held.set_mode == Mode::Enforce {
         let replaced = replacement(&shown.sight, &world);
         warnings.extend(replaced.filter(|row| row.beside == Beside::Observes).map(|row| row.why));
+        warnings.extend(
+            settings
+                .as_ref()
+                .and_then(SettingsRow::why_observe)
+                .map(|why| format!("{why}: nothing is cut, only counted")),
+        );
         if world.held.view_is_old {
             warnings.push(Note::NotConfirmed(world.view.source).to_string());
         }
@@ -77,5 +85,5 @@ fn report(shown: &Shown) -> ModeReport {
     if lapsing != 0 {
         warnings.push(Note::Lapsing(lapsing).to_string());
     }
-    ModeReport { mode: world.held.mode, adjusted: shown.mode_set(&world), warnings }
+    ModeReport { mode: world.held.mode, adjusted: shown.mode_set(&world), settings, warnings }
 }

@@ -18,11 +18,12 @@ fn until(claim: &Claim, now: Now) -> Option<Timestamp> {
     claim.remaining(now).and_then(|left| now.wall.checked_add(left).ok()).map(whole_seconds)
 }
 
-/// A person's claim as a row; `None` where no person made the claim. `of`: the source of nodes.
+/// A flag as a row: a person's claim, or that of an object. `None` for automatic claims. `of`: the source of nodes.
 pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRow> {
     let (origin, set_by) = match claim.source {
         ClaimSource::Cli => (Origin::Cli, "nodefence flag".to_owned()),
         ClaimSource::File => (Origin::Source(of.key().to_owned()), of.to_string()),
+        ClaimSource::Object { ref name, .. } => (Origin::Source(object(name)), format!("NodeFlag {name}")),
         ClaimSource::External(_) | ClaimSource::Hung | ClaimSource::Unreachable => return None,
     };
     Some(FlagRow {
@@ -36,7 +37,7 @@ pub(super) fn flag_row(claim: &Claim, of: SourceName, now: Now) -> Option<FlagRo
     })
 }
 
-/// The flag that a node bears: the CLI's before that of the cluster's source.
+/// The flag that a node bears: the CLI's before that of the cluster's source, and that before those of objects.
 pub(super) fn flag_of(claims: &[ShownClaim], of: SourceName, now: Now) -> Option<FlagRow> {
     // Claims are in the order of their sources.
     claims.iter().filter(|shown| !shown.claim.ended(now)).find_map(|shown| flag_row(&shown.claim, of, now))
@@ -84,10 +85,16 @@ pub(super) fn source_name(source: &ClaimSource, of: SourceName) -> String {
     match source {
         ClaimSource::Cli => Origin::Cli.source().to_owned(),
         ClaimSource::File => of.key().to_owned(),
+        ClaimSource::Object { name, .. } => object(name),
         ClaimSource::External(name) => format!("external:{name}"),
         ClaimSource::Hung => "hung".to_owned(),
         ClaimSource::Unreachable => "unreachable".to_owned(),
     }
+}
+
+/// The name of a claim's source where that is an object of this name.
+fn object(name: &str) -> String {
+    format!("nodeflag:{name}")
 }
 
 const fn state(standing: &Standing) -> ClaimState {
@@ -96,6 +103,7 @@ const fn state(standing: &Standing) -> ClaimState {
         Standing::Observed => ClaimState::Observed,
         Standing::Withheld(_) => ClaimState::Withheld,
         Standing::Off => ClaimState::Off,
+        Standing::OptedOut => ClaimState::OptedOut,
         Standing::Unknown => ClaimState::Unknown,
         Standing::Over => ClaimState::Over,
     }
@@ -178,6 +186,10 @@ mod tests {
         assert!(any_holds(&claims[2..], at(1_000, 99)) && !any_holds(&claims[2..], at(1_000, 100)));
     }
 
+    fn object_claim(name: &str, forced: bool) -> ClaimSource {
+        ClaimSource::Object { name: name.into(), cause: ClaimCause::External, forced }
+    }
+
     #[test]
     fn each_claim_has_its_row() {
         let scopes = [LimitScope::Whole, LimitScope::Zone("x".into()), LimitScope::Pool("front".into())];
@@ -186,13 +198,14 @@ mod tests {
         let claims = [
             shown(ClaimSource::Cli, None, Standing::Enforced),
             shown(ClaimSource::File, Some(5), Standing::Enforced),
+            shown(object_claim("one", true), Some(30), Standing::OptedOut),
             shown(ClaimSource::External("cloud".into()), Some(30), Standing::Off),
             hung,
             shown(ClaimSource::Unreachable, Some(30), Standing::Unknown),
         ];
         let rows = claim_rows(&claims, FILE, at(1_010, 20));
         assert_eq!(
-            serde_json::to_value(&rows[3]).unwrap(),
+            serde_json::to_value(&rows[4]).unwrap(),
             serde_json::json!({
                 "source": "hung",
                 "cause": "hung",
@@ -211,14 +224,15 @@ mod tests {
             [
                 ("cli", ClaimCause::Operator, ClaimState::Enforced),
                 ("cluster-file", ClaimCause::Operator, ClaimState::Over),
+                ("nodeflag:one", ClaimCause::External, ClaimState::OptedOut),
                 ("external:cloud", ClaimCause::External, ClaimState::Off),
                 ("hung", ClaimCause::Hung, ClaimState::Withheld),
                 ("unreachable", ClaimCause::Unreachable, ClaimState::Unknown),
             ]
         );
-        assert_eq!(automatic_rows(&claims, FILE, at(1_010, 20)), rows[2..]);
+        assert_eq!(automatic_rows(&claims, FILE, at(1_010, 20)), rows[3..]);
         // A claim that is over is withheld by no limit.
-        let over = claim_rows(&claims[3..4], FILE, at(1_040, 40)).remove(0);
+        let over = claim_rows(&claims[4..5], FILE, at(1_040, 40)).remove(0);
         assert_eq!((over.standing, over.withheld_by.len()), (ClaimState::Over, 0));
         let observed = claim_row(&shown(ClaimSource::Hung, None, Standing::Observed), FILE, at(1_010, 20));
         assert_eq!(observed.standing, ClaimState::Observed);

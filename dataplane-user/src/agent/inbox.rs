@@ -66,6 +66,10 @@ enum Subject {
     Claim(NodeName, ClaimSource),
     /// All that one source claims.
     Claims(ClaimSource),
+    /// All objects that flag nodes.
+    Objects,
+    /// The settings for all agents.
+    Shared,
     Confirmed,
     Routes,
     Replacement,
@@ -84,6 +88,8 @@ impl Subject {
                 Some(Self::Claim(node.clone(), source.clone()))
             }
             Message::Tell(Input::Replace { source, .. }) => Some(Self::Claims(source.clone())),
+            Message::Tell(Input::Objects(_)) => Some(Self::Objects),
+            Message::Tell(Input::Shared(_)) => Some(Self::Shared),
             Message::Tell(Input::Confirmed(_)) => Some(Self::Confirmed),
             Message::Tell(Input::Routes { .. }) => Some(Self::Routes),
             Message::Tell(Input::Replacement(_)) => Some(Self::Replacement),

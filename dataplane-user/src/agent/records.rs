@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{claim_rows::source_name, refusals::unsaved};
+use super::{
+    claim_rows::{share_text, source_name},
+    refusals::unsaved,
+};
 use crate::{
     cluster::{NodeName, SourceName},
-    enforce::{Claim, ClaimSource, Danger, Event, Withheld},
+    enforce::{Claim, ClaimSource, Danger, Event, SharedSettings, Withheld},
     flags::{Adopted, now},
     plan::Mode,
     report::ReplacementRow,
@@ -99,7 +102,7 @@ pub(super) fn record(event: &Event) {
                 event = "claim-over",
                 node = node.as_str(),
                 source = source_name(source, unknown),
-                "a claim on the node is over: its source did not renew it"
+                "a claim on the node is over"
             );
         }
         Event::Withheld(withheld, nodes) => withholds(withheld, nodes),
@@ -124,6 +127,7 @@ pub(super) fn record(event: &Event) {
             by = by.by,
             "a command set the mode"
         ),
+        Event::Shared(settings) => shared(settings.as_deref()),
         Event::Replaced(found) => {
             tracing::error!(
                 event = "proxy-replaced",
@@ -189,6 +193,27 @@ fn withholds(withheld: &Withheld, nodes: &[NodeName]) {
             "automatic claims on these nodes are not enforced either"
         );
     }
+}
+
+/// Logs the settings for all agents.
+fn shared(settings: Option<&SharedSettings>) {
+    let Some(settings) = settings else {
+        return tracing::warn!(
+            event = "settings-none",
+            "the API server has no NodefenceSettings `default`: nothing is cut, and packets that would be cut are counted"
+        );
+    };
+    let opted_out: Vec<NodeName> = settings.opted_out.iter().cloned().collect();
+    tracing::info!(
+        event = "settings-taken",
+        off = settings.off,
+        mode = %settings.mode,
+        automatic = %settings.auto,
+        limit = share_text(settings.limit),
+        pauses = settings.holding(now()).count(),
+        opted_out = names(&opted_out),
+        "the settings for all agents of the cluster changed; of these, --mode and `nodefence mode` the weakest holds"
+    );
 }
 
 fn lapses(node: Option<&NodeName>, error: &str) {

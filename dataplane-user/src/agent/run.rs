@@ -41,6 +41,9 @@ const LAST_SAVE: Duration = Duration::from_secs(1);
 /// How long tasks may take to end in order.
 const WIND_UP: Duration = Duration::from_secs(1);
 
+/// How long the start waits at most for flags and settings of the API server.
+const ORDERS: Duration = Duration::from_secs(1);
+
 /// The advice where another agent runs.
 const ADVICE: &str = "end it, or start this one with --take-over";
 
@@ -151,7 +154,12 @@ async fn start(
         }
     };
     stages.enter("dataplane");
-    let Seen { source, present, look, known } = seen;
+    let Seen { mut source, present, look, known } = seen;
+    let mut orders = source.begin_orders(&inherited.verdicts.inbox);
+    if let Some(orders) = &mut orders {
+        // Whoever sees that the agent runs may count on flags and settings of the API server. The start does not depend on them.
+        let _late = tokio::time::timeout(ORDERS, orders.wait_for(|row| row.is_known)).await.is_err();
+    }
     let Opened { shared, tables, devices, switches, events, rescues, cut_log } =
         open(settings, known, &inherited, &crew)?;
     let started = Timestamp::now();
@@ -189,7 +197,7 @@ async fn start(
     );
     let flags_problem = store.problem.clone();
     let writing = Arc::clone(&store.writing);
-    let rows = Rows { source, tables, flags_problem, writing, routes, neighbours };
+    let rows = Rows { source, orders, tables, flags_problem, writing, routes, neighbours };
     let handed_over = CancellationToken::new();
     let requests = actors::requests(shared, rows, audit, started, handed_over.clone());
     crew.task("api", serve(Arc::clone(&server), requests, crew.clone()));

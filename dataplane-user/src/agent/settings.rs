@@ -62,6 +62,8 @@ pub struct Settings {
     pub max_view_age: Option<Duration>,
     /// Whether to cut where something else than kube-proxy forwards Services.
     pub force: bool,
+    /// Whether settings for all agents come from the API server.
+    pub shares: bool,
     /// How senders of cut packets are answered.
     pub answer: Answer,
     /// The operator's word on kube-proxy's mode.
@@ -104,6 +106,7 @@ impl Settings {
             limit: self.auto_limit,
             max_view_age: self.max_view_age,
             force: self.force,
+            shares: self.shares,
         }
     }
 

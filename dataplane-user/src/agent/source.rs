@@ -9,10 +9,10 @@ use std::{path::PathBuf, sync::Arc};
 pub(super) use sink::SourceSink;
 use tokio::sync::watch;
 
-use super::{builder::Builds, settings::Settings, threads::Crew, told::SourceRow};
+use super::{builder::Builds, inbox::Inbox, settings::Settings, threads::Crew, told::SourceRow};
 use crate::{
     cluster::{ClusterView, NodeName},
-    source::{Kubernetes, Objects},
+    source::{Kubernetes, Objects, OrdersEnd, OrdersRow, Tell},
 };
 
 /// The source that says which nodes, backends and Services exist.
@@ -27,7 +27,11 @@ pub enum Source {
 }
 
 /// A source whose first view is known.
-pub(super) struct Followed(Kind);
+pub(super) struct Followed {
+    kind: Kind,
+    /// Where flags and settings come from that do not come with views.
+    orders: Option<OrdersEnd>,
+}
 
 enum Kind {
     File(file::Followed),
@@ -40,11 +44,13 @@ impl Source {
     /// # Errors
     /// Where the first lists are wrong, or where they do not say which node this is. Where the source ended, its thread has fallen.
     pub(super) async fn first(self, settings: &Settings, crew: &Crew) -> anyhow::Result<Followed> {
-        Ok(Followed(match self {
+        let mut orders = None;
+        let kind = match self {
             Self::File(path) => Kind::File(file::Followed::first(path, settings)?),
             Self::Objects(objects) => Kind::Objects(objects::Followed::first(objects, settings, crew).await?),
             Self::Kubernetes(kubernetes) => {
-                let (objects, watches) = kubernetes.watch().await?;
+                let (objects, ends, watches) = kubernetes.watch().await?;
+                orders = Some(ends);
                 let stop = crew.stop();
                 crew.task("kubernetes", async move {
                     stop.run_until_cancelled(watches).await;
@@ -52,14 +58,15 @@ impl Source {
                 });
                 Kind::Objects(objects::Followed::first(objects, settings, crew).await?)
             }
-        }))
+        };
+        Ok(Followed { kind, orders })
     }
 }
 
 impl Followed {
     /// The first view.
     pub(super) fn view(&self) -> Arc<ClusterView> {
-        Arc::clone(match &self.0 {
+        Arc::clone(match &self.kind {
             Kind::File(file) => &file.view,
             Kind::Objects(objects) => &objects.view,
         })
@@ -67,15 +74,25 @@ impl Followed {
 
     /// The node of the view that this agent runs on.
     pub(super) fn own_node(&self) -> NodeName {
-        match &self.0 {
+        match &self.kind {
             Kind::File(file) => file.own_node.clone(),
             Kind::Objects(objects) => objects.own_node.clone(),
         }
     }
 
+    /// Has the source's flags and settings told to `verdicts` from now on. Returns what the source says of them; `None` where they come with views alone.
+    pub(super) fn begin_orders(&mut self, verdicts: &Arc<Inbox>) -> Option<watch::Receiver<OrdersRow>> {
+        let OrdersEnd { begins, row } = self.orders.take()?;
+        let verdicts = Arc::clone(verdicts);
+        let tell: Tell = Box::new(move |input| verdicts.tell(input));
+        // Where the work that tells has ended, the agent ends.
+        let _ended = begins.send(tell);
+        Some(row)
+    }
+
     /// Follows the source until the agent ends. Returns its row of `status`.
     pub(super) fn follow(self, builds: Arc<Builds>, crew: &Crew) -> watch::Receiver<SourceRow> {
-        match self.0 {
+        match self.kind {
             Kind::File(file) => {
                 let (row, told) = watch::channel(file.row());
                 crew.task("source", file::follow(file, SourceSink { builds, row }, crew.clone()));

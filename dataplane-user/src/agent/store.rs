@@ -166,7 +166,7 @@ mod tests {
     fn saved(source: ClaimSource) -> Option<(u64, ToSave)> {
         let claim = ShownClaim { standing: Standing::Enforced, claim: claim(source) };
         let claims: ShownClaims = [("b".into(), [claim].into())].into_iter().collect();
-        Some((1, ToSave { claims, withheld: Vec::new(), gone: Gone::default() }))
+        Some((1, ToSave { claims, withheld: Vec::new(), gone: Gone::default(), shared: None }))
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use super::{store::Writing, tables::TablesRow};
-use crate::report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow};
+use crate::{
+    report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow},
+    source::OrdersRow,
+};
 
 /// The state of the source of views.
 #[derive(Clone, Default)]
@@ -41,6 +44,8 @@ pub(super) struct RoutesRow {
 /// The reading ends of the rows.
 pub(super) struct Rows {
     pub(super) source: watch::Receiver<SourceRow>,
+    /// What the API server says of flags and settings; `None` where the source is another.
+    pub(super) orders: Option<watch::Receiver<OrdersRow>>,
     pub(super) tables: watch::Receiver<TablesRow>,
     /// The problem with the flags file.
     pub(super) flags_problem: watch::Receiver<Option<String>>,

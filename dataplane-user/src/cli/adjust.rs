@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::output::printable;
 use crate::{
     enforce::ChangedBy,
-    report::{Adjusted, ModeReport},
+    report::{Adjusted, ModeReport, SettingsRow},
 };
 
 /// The user who runs this command by sudo, which sets the variable SUDO_USER (sudo(8)).
@@ -30,7 +30,23 @@ fn setting(row: &Adjusted<impl Display>, holds: impl Display) -> String {
 
 /// The text of `mode`.
 pub(super) fn mode(report: &ModeReport) -> String {
-    setting(&report.adjusted, report.mode)
+    let text = setting(&report.adjusted, report.mode);
+    let settings = report.settings.as_ref().filter(|settings| settings.found);
+    let settings = settings.map(|settings| format!("settings of the cluster: {}\n", settings_text(settings)));
+    text + &settings.unwrap_or_default()
+}
+
+/// What the settings for all agents say.
+pub(super) fn settings_text(settings: &SettingsRow) -> String {
+    let mode = format!("{:?}", settings.mode).to_lowercase();
+    let mut text = format!("{mode}, automatic claims {}, limit {}", settings.automatic, settings.limit);
+    for pause in &settings.pauses {
+        text += &printable(&format!("; paused by {} until {}", pause.by, pause.until));
+    }
+    if !settings.opted_out.is_empty() {
+        text += &printable(&format!("; never cut: {}", settings.opted_out.join(", ")));
+    }
+    text
 }
 
 /// The text of `log-level`.
@@ -49,12 +65,13 @@ mod tests {
     fn what_holds_comes_first_and_then_who_changed_it() {
         let by = ChangedBy { by: "root (sudo by ann)".to_owned(), at: Timestamp::UNIX_EPOCH };
         let adjusted = Adjusted { started: Mode::Observe, set: Mode::Enforce, changed: Some(by.clone()) };
-        let held = ModeReport { mode: Mode::Observe, adjusted, warnings: vec!["it is".to_owned()] };
+        let held =
+            ModeReport { mode: Mode::Observe, adjusted, settings: None, warnings: vec!["it is".to_owned()] };
         let expected =
             "observe\nset to enforce by root (sudo by ann) at 1970-01-01T00:00:00Z; started with observe\n";
         assert_eq!(mode(&held), expected);
         let never = Adjusted { changed: None, ..held.adjusted };
-        let never = ModeReport { mode: Mode::Enforce, adjusted: never, warnings: Vec::new() };
+        let never = ModeReport { mode: Mode::Enforce, adjusted: never, settings: None, warnings: Vec::new() };
         assert_eq!(mode(&never), "enforce\n");
         let by = ChangedBy { by: "user 7".to_owned(), ..by };
         let row = Adjusted { started: "info".to_owned(), set: "debug".to_owned(), changed: Some(by) };

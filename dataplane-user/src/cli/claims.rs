@@ -37,6 +37,7 @@ fn claim_text(claim: &ClaimRow) -> String {
         ClaimState::Observed => "observed".to_owned(),
         ClaimState::Withheld => format!("withheld: {}", scopes(&claim.withheld_by)),
         ClaimState::Off => "not carried out: --auto off".to_owned(),
+        ClaimState::OptedOut => "not carried out: the settings leave this node out".to_owned(),
         ClaimState::Unknown => "no such node".to_owned(),
         ClaimState::Over => "over".to_owned(),
     };

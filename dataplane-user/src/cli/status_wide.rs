@@ -123,6 +123,9 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     if let Some(changed) = status.mode_set.as_ref().and_then(adjust::changed) {
         line("", changed);
     }
+    if let Some(settings) = &status.settings {
+        line("Settings", if settings.found { adjust::settings_text(settings) } else { "none".to_owned() });
+    }
     if let Some(row) = status.replacement.as_ref().filter(|row| row.beside != Beside::Observes) {
         line("", row.why.clone());
     }

@@ -311,6 +311,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
             AutoArg::Enforce => Auto::Enforce,
         },
         auto_limit: args.auto_limit,
+        shares: args.kubernetes,
         max_view_age: args.max_view_age,
         force: args.force,
         answer: match args.answer {

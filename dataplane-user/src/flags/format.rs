@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     cluster::{self, NodeName},
-    enforce::{Claim, ClaimSource, First, LimitScope, Now, Saved},
+    enforce::{Claim, ClaimCause, ClaimSource, First, LimitScope, Now, Saved},
 };
+
+mod settings;
+
+use settings::{StoredSettings, nanoseconds};
 
 const VERSION: u32 = 2;
 
@@ -51,6 +55,9 @@ struct Stored {
     /// still read the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<StoredGone>,
+    /// The settings that hold for all agents. An agent with a cluster file has none, and leaves the field out for the same reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<StoredSettings>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,12 +78,13 @@ struct StoredClaim {
 #[serde(try_from = "Word", into = "Word")]
 struct StoredSource(ClaimSource);
 
-/// The source of a claim as it stands in the file: a word, or the name of another system.
+/// The source of a claim as it stands in the file: a word, or the name of another system or of an object.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Word {
     Known(String),
     Other { external: String },
+    Object { object: String, cause: ClaimCause, forced: bool },
 }
 
 const CLI: &str = "cli";
@@ -133,7 +141,12 @@ pub(super) fn read(text: &str, boot_id: &str, now: Now) -> Result<Saved, String>
         .into_iter()
         .map(|released| (released.scope.read(), Duration::from_nanos(released.since_boot_ns)));
     let gone = stored.gone.into_iter().map(StoredGone::read);
-    Ok(Saved { claims: claims.collect(), withheld: released.collect(), gone: gone.collect() })
+    Ok(Saved {
+        claims: claims.collect(),
+        withheld: released.collect(),
+        gone: gone.collect(),
+        shared: stored.settings.map(|settings| settings.read().into()),
+    })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -155,15 +168,11 @@ pub(super) fn write(saved: &Saved, boot_id: &str) -> serde_json::Result<Vec<u8>>
         claims: saved.claims.iter().map(|(node, claim)| StoredClaim::of(node, claim)).collect(),
         released: released.collect(),
         gone: saved.gone.iter().map(|(node, source, first)| StoredGone::of(node, source, *first)).collect(),
+        settings: saved.shared.as_deref().map(StoredSettings::of),
     };
     let mut text = serde_json::to_vec_pretty(&stored)?;
     text.push(b'\n');
     Ok(text)
-}
-
-/// A time in nanoseconds. 64 bits are enough for 584 years of uptime.
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Flags {
@@ -187,6 +196,7 @@ impl Flags {
             claims: self.flags.into_iter().map(claim).collect(),
             released: Vec::new(),
             gone: Vec::new(),
+            settings: None,
         }
     }
 }
@@ -243,6 +253,9 @@ impl From<StoredSource> for Word {
             ClaimSource::Cli => CLI,
             ClaimSource::File => OF_SOURCE,
             ClaimSource::External(name) => return Self::Other { external: name.to_string() },
+            ClaimSource::Object { name, cause, forced } => {
+                return Self::Object { object: name.to_string(), cause, forced };
+            }
             ClaimSource::Hung => HUNG,
             ClaimSource::Unreachable => UNREACHABLE,
         };
@@ -261,6 +274,9 @@ impl TryFrom<Word> for StoredSource {
             Word::Known(word) if word == UNREACHABLE => ClaimSource::Unreachable,
             Word::Known(word) => return Err(format!("unknown source `{word}`")),
             Word::Other { external } => ClaimSource::External(external.into()),
+            Word::Object { object, cause, forced } => {
+                ClaimSource::Object { name: object.into(), cause, forced }
+            }
         }))
     }
 }

@@ -1,6 +1,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -10,8 +11,8 @@ use super::*;
 use crate::{
     cluster::NodeName,
     enforce::{
-        Auto, Change, Claim, ClaimSource, Enforcer, EnforcerSettings, Event, First, Input, LimitScope,
-        NewClaim, Now, Output, Saved, Share,
+        Auto, Change, Claim, ClaimCause, ClaimSource, Enforcer, EnforcerSettings, Event, First, Input,
+        LimitScope, NewClaim, Now, Output, Saved, Share, SharedPause, SharedSettings,
     },
     plan::Mode,
 };
@@ -46,6 +47,8 @@ fn saved() -> Saved {
         claims: vec![
             ("a".into(), claim(ClaimSource::Cli, None)),
             ("a".into(), Claim { until, ..claim(ClaimSource::File, Some(70)) }),
+            ("b".into(), claim(object("one", ClaimCause::Operator, true), Some(60))),
+            ("b".into(), claim(object("two", ClaimCause::External, false), Some(60))),
             ("b".into(), claim(ClaimSource::External("cloud".into()), Some(60))),
             ("b".into(), hung),
             (
@@ -65,7 +68,23 @@ fn saved() -> Saved {
             ("b".into(), ClaimSource::External("cloud".into()), first(4)),
             ("d".into(), ClaimSource::Hung, first(5)),
         ],
+        shared: Some(Arc::new(SharedSettings {
+            off: true,
+            mode: Mode::Observe,
+            auto: Auto::Off,
+            limit: Share { part: 2, of: 7 },
+            pauses: vec![SharedPause {
+                by: "ann".into(),
+                reason: "move".into(),
+                ends: Duration::from_nanos(70_000_000_001),
+            }],
+            opted_out: ["x".into()].into(),
+        })),
     }
+}
+
+fn object(name: &str, cause: ClaimCause, forced: bool) -> ClaimSource {
+    ClaimSource::Object { name: name.into(), cause, forced }
 }
 
 fn one() -> Saved {
@@ -114,7 +133,12 @@ fn sources_stand_in_the_file_by_their_words() {
     let sources: Vec<_> =
         text["claims"].as_array().unwrap().iter().map(|claim| claim["source"].clone()).collect();
     let external = serde_json::json!({ "external": "cloud" });
-    assert_eq!(sources, ["cli".into(), "cluster-file".into(), external, "hung".into(), "unreachable".into()]);
+    let object = |name, cause, forced| serde_json::json!({"object": name, "cause": cause, "forced": forced});
+    let first = object("one", "operator", true);
+    let second = object("two", "external", false);
+    let expected =
+        ["cli".into(), "cluster-file".into(), first, second, external, "hung".into(), "unreachable".into()];
+    assert_eq!(sources, expected);
 }
 
 /// Writes a file that the store must reject. Returns the reason.
@@ -179,6 +203,7 @@ fn a_withheld_claim_that_ended_while_no_agent_ran_is_not_new_once_it_comes_back(
         limit: Share::default(),
         max_view_age: None,
         force: false,
+        shares: false,
     };
     let mut enforcer = Enforcer::bridge(Vec::new(), store.adopt(now).unwrap().saved, settings, None, now);
     enforcer.handle(Input::Tick, now);

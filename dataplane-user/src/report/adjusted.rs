@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::settings::SettingsRow;
 use crate::{enforce::ChangedBy, plan::Mode};
 
 /// A setting that commands can change while the agent runs. A change holds until the agent ends.
@@ -25,6 +26,9 @@ pub struct ModeReport {
     /// The mode that is set.
     #[serde(flatten)]
     pub adjusted: Adjusted<Mode>,
+    /// The settings for all agents of the cluster, which may make the mode in effect weaker. `None` if the source of nodes is no API server.
+    #[serde(default)]
+    pub settings: Option<SettingsRow>,
     /// Why nothing is cut although `set` is `enforce`, or why some packets are still cut although `set` is `observe`.
     pub warnings: Vec<String>,
 }

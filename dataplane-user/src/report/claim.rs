@@ -12,7 +12,7 @@ pub use crate::enforce::ClaimCause;
 
 const CLI: &str = "cli";
 
-/// Who set a flag: `cli`, or the key of the source of nodes, such as `cluster-file`.
+/// Who set a flag: `cli`, the key of the source of nodes, such as `cluster-file`, or `nodeflag:` with the name of the NodeFlag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -50,7 +50,7 @@ impl From<Origin> for String {
 pub struct FlagRow {
     /// Who set the flag.
     pub origin: Origin,
-    /// Who set the flag, in words: `nodefence flag`, or the name of the source of nodes.
+    /// Who set the flag, in words: `nodefence flag`, the name of the source of nodes, or that of the NodeFlag.
     pub set_by: String,
     /// The user who set the flag, in words. May be empty.
     #[serde(default)]
@@ -77,6 +77,8 @@ pub enum ClaimState {
     Withheld,
     /// The claim has no effect: automatic claims are only shown (`--auto off`).
     Off,
+    /// The claim has no effect: the settings for all agents say that the node is never cut.
+    OptedOut,
     /// The claim has no effect, because the view does not have the node at the moment.
     Unknown,
     /// The claim has ended. The source of nodes still has it.
@@ -118,7 +120,8 @@ impl fmt::Display for ScopeRow {
 /// A claim on a node: a flag, or an automatic claim, which no person made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimRow {
-    /// Who holds the claim: `cli`, the key of the source of nodes, `hung`, `unreachable`, or `external:` with the name of another system.
+    /// Who holds the claim: `cli`, the key of the source of nodes, `hung`, `unreachable`, `nodeflag:` with the name of the NodeFlag, or `external:` with the name of another
+    /// system.
     pub source: String,
     /// Why the node is claimed.
     pub cause: ClaimCause,

@@ -13,6 +13,7 @@ use super::{
     ipvs::GuardRow,
     model::{NodeAction, Status, VERDICT_LIFETIME},
     replacement::Beside,
+    settings::SettingsRow,
     warnings::{Code, Effect},
 };
 use crate::plan::Mode;
@@ -161,7 +162,12 @@ fn who_observes(status: &Status) -> String {
         (_, Some((set, by))) if set.set == Mode::Observe => {
             format!("set to observe by {} at {}; started with {}", by.by, by.at, set.started)
         }
-        _ => "--mode observe".to_owned(),
+        _ => {
+            let shared = status.settings.as_ref().and_then(SettingsRow::why_observe);
+            shared
+                .filter(|_| set.is_none_or(|set| set.set == Mode::Enforce))
+                .unwrap_or("--mode observe".to_owned())
+        }
     }
 }
 
@@ -227,6 +233,24 @@ fn of_source(status: &Status, to: &mut Warnings) {
             Code::SourceAway,
             format!("{} does not answer, the last good view holds: {away}", cluster.source),
         );
+    }
+    if let Some(settings) = &status.settings {
+        let refused = settings.problem.iter().map(|problem| {
+            format!("the newest NodefenceSettings cannot be read, the last good ones hold: {problem}")
+        });
+        let away = settings
+            .away
+            .iter()
+            .map(|away| format!("flags or settings are not known, what was known last holds: {away}"));
+        let first = settings.ignored_flags.first();
+        let ignored = first.map(|first| {
+            let count = settings.ignored_flags.len();
+            format!(
+                "NodeFlags that have no effect here: {count}; the first: {}: {}",
+                first.name, first.problem
+            )
+        });
+        to.all(Code::OrdersNotTaken, refused.chain(away).chain(ignored));
     }
     if cluster.conflicts != 0 {
         let first = cluster.conflict_examples.first().map(|row| format!("; the first: {row}"));

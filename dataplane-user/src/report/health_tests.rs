@@ -35,7 +35,7 @@ fn replaced(status: &mut Value) {
 }
 
 /// Each code once.
-const CASES: [Case; 32] = [
+const CASES: [Case; 33] = [
     (
         Code::NoView,
         |status| status["cluster"]["view"] = json!(0),
@@ -196,6 +196,19 @@ const CASES: [Case; 32] = [
         Code::SourceAway,
         |status| status["cluster"]["away"] = json!("the watch of Services: refused"),
         "the cluster file does not answer, the last good view holds: the watch of Services: refused",
+    ),
+    (
+        Code::OrdersNotTaken,
+        |status| {
+            status["settings"] = json!({
+                "found": true, "mode": "enforce", "automatic": "observe", "limit": "1/3", "pauses": [], "opted_out": [],
+                "problem": "spec.limit: `x`", "away": "the watch of NodeFlags: refused",
+                "ignored_flags": [{"name": "one", "problem": "spec.node: there is no NodeMember `z` with a UID"}]
+            });
+        },
+        "the newest NodefenceSettings cannot be read, the last good ones hold: spec.limit: `x`; \
+         flags or settings are not known, what was known last holds: the watch of NodeFlags: refused; \
+         NodeFlags that have no effect here: 1; the first: one: spec.node: there is no NodeMember `z` with a UID",
     ),
 ];
 

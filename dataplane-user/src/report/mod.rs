@@ -20,6 +20,7 @@ mod rescue;
 #[cfg(test)]
 pub(crate) mod sample;
 mod server;
+mod settings;
 mod warnings;
 
 pub use adjusted::{Adjusted, ModeReport};
@@ -44,4 +45,5 @@ pub use nodes::NodeList;
 pub use replacement::{Beside, ReplacementRow};
 pub use rescue::{OwnRow, OwnState, RescueRow};
 pub use server::{Handler, Peer, Server, ServerError};
+pub use settings::{IgnoredFlagRow, PauseRow, SettingsMode, SettingsRow};
 pub use warnings::{Code, Effect, Explanation, UnknownCode};

@@ -15,6 +15,7 @@ use super::{
     ipvs::IpvsRow,
     replacement::ReplacementRow,
     rescue::RescueRow,
+    settings::SettingsRow,
 };
 use crate::{
     cluster::{Backend, NodeName, Protocol, Scope},
@@ -371,6 +372,9 @@ pub struct Status {
     /// The mode that is set, and who set it. `None` if the agent is of an older version that does not report it.
     #[serde(default)]
     pub mode_set: Option<Adjusted<Mode>>,
+    /// The settings for all agents of the cluster. `None` if the source of nodes is no API server.
+    #[serde(default)]
+    pub settings: Option<SettingsRow>,
     /// The program that forwards Services in place of kube-proxy. `None` if there is none.
     pub replacement: Option<ReplacementRow>,
     /// What a sender gets when its packet is cut.

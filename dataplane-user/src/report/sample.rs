@@ -8,7 +8,7 @@ use super::Status;
 pub(crate) fn well() -> Value {
     json!({
         "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z", "node": "node-a",
-        "mode": "enforce", "mode_set": {"started": "enforce", "set": "enforce", "changed": null}, "replacement": null, "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
+        "mode": "enforce", "mode_set": {"started": "enforce", "set": "enforce", "changed": null}, "settings": null, "replacement": null, "answer": "refuse", "auto": "observe", "auto_limit": "1/3", "withheld": [],
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "max_age_seconds": null, "is_old": false,
@@ -92,6 +92,16 @@ pub(crate) fn two_flagged() -> Status {
     })
 }
 
+/// Settings for all agents, with each field.
+pub(crate) fn settings() -> Value {
+    json!({
+        "found": true, "mode": "enforce", "automatic": "observe", "limit": "1/3",
+        "pauses": [{"by": "ann", "reason": "a move", "until": "2026-01-01T01:00:00Z"}], "opted_out": ["node-z"],
+        "problem": "spec.limit: `x`; expected a part of the nodes as in 1/3", "away": "the watch of NodeFlags: refused",
+        "ignored_flags": [{"name": "one", "problem": "spec.node: there is no NodeMember `node-y` with a UID"}]
+    })
+}
+
 /// Sets fields, each by its JSON pointer.
 fn set<const N: usize>(status: &mut Value, fields: [(&str, Value); N]) {
     for (pointer, value) in fields {
@@ -143,6 +153,7 @@ pub(crate) fn full() -> Status {
             [
                 ("/mode", json!("observe")),
                 ("/mode_set", json!({"started": "enforce", "set": "observe", "changed": by})),
+                ("/settings", settings()),
                 (
                     "/replacement",
                     json!({

@@ -260,6 +260,12 @@ codes! {
         "Flagged nodes stay cut, and flags are carried out. New pods and nodes are not known, and traffic to them is not cut."
         "journalctl -u nodefence | grep api-server  # the error; does the API server answer from this node?"
     }
+    "NF33" OrdersNotTaken Fails {
+        "flags or settings of the cluster are not carried out"
+        "The NodefenceSettings or NodeFlags cannot be watched or read, or a NodeFlag names a node, or a UID, that no NodeMember has. What was known last holds; such a NodeFlag has no effect."
+        "What the newest settings or such flags say is not done on this node."
+        "kubectl get nodeflags,nodefencesettings,nodemembers  # the warning names the object and its field"
+    }
 }
 
 impl Code {
@@ -332,6 +338,7 @@ mod tests {
             "sysctl",
             "bpftool",
             "ipvsadm",
+            "kubectl",
         ];
         for code in Code::ALL {
             let Explanation { title, means, users, remedy, .. } = code.explanation();

@@ -12,6 +12,7 @@ mod waiting;
 pub use file::FileSource;
 pub use file_watch::FileWatch;
 pub use kubernetes::{ApiServer, Kubernetes};
+pub(crate) use kubernetes::{OrdersEnd, OrdersRow, Tell};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
 pub use waiting::{Changes, News, Teller, changes};

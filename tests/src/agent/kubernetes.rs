@@ -25,4 +25,13 @@ impl Agent {
         this.proc = Some(this.spawn(&[], Stdio::null())?);
         Ok(this)
     }
+
+    /// Starts the agent again after [`Agent::kill`]. Does not wait for the agent.
+    ///
+    /// # Errors
+    /// Fails if the agent cannot be started.
+    pub fn begin_again(&mut self) -> Result<()> {
+        self.proc = Some(self.spawn(&[], Stdio::null())?);
+        Ok(())
+    }
 }

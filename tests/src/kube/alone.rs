@@ -41,6 +41,7 @@ impl Alone {
     pub fn with(members: impl FnOnce(&ControlPlane, &Cluster) -> Result<()>) -> Result<Self> {
         let (control, cluster) = services()?;
         control.crds()?;
+        control.enforce()?;
         members(&control, &cluster)?;
         let mut this = Self::follow(control, cluster)?;
         this.agent.ready()?;

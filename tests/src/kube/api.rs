@@ -94,8 +94,15 @@ impl Api {
     /// # Errors
     /// Fails as [`Api::create`] does.
     pub fn apply(&self, path: &str, object: &Value) -> Result<Value> {
+        self.apply_yaml(path, object.to_string())
+    }
+
+    /// Same as [`Api::apply`], with an object as YAML.
+    ///
+    /// # Errors
+    /// Fails as [`Api::create`] does.
+    pub fn apply_yaml(&self, path: &str, body: String) -> Result<Value> {
         let (agent, url, token) = self.parts(&format!("{path}?fieldManager={MANAGER}&force=true"));
-        let body = object.to_string();
         let answer = self.ns.run(move || {
             let request = agent.patch(&url).header("Authorization", token);
             // JSON is YAML too.

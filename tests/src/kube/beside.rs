@@ -104,6 +104,7 @@ impl Beside {
             }
             Source::ApiServer => {
                 control.crds()?;
+                control.enforce()?;
                 control.members(&cluster)?;
                 let kubeconfig = control.kubeconfig()?;
                 let mut agent =

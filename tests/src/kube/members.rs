@@ -4,7 +4,10 @@ use std::{net::IpAddr, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{ControlPlane, objects};
+use super::{
+    ControlPlane, objects,
+    orders::{FLAGS, SETTINGS},
+};
 use crate::{Cluster, Node, audit::BOTH, client::wait_until, nodefence_command};
 
 /// How long a kind may take until the server serves it. On an idle machine it takes milliseconds.
@@ -28,7 +31,8 @@ impl ControlPlane {
         let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         ensure!(output.status.success(), "nodefence crds --apply: {}\n{}", output.status, text.concat());
         // The server may say that a kind is established a moment before it takes requests for the kind.
-        wait_until("the server serves NodeMembers", READY, || self.api.get(MEMBERS).is_ok()).map(drop)
+        let all = || [MEMBERS, FLAGS, SETTINGS].iter().all(|kind| self.api.get(kind).is_ok());
+        wait_until("the server serves all kinds", READY, all).map(drop)
     }
 
     /// Creates a NodeMember, or changes it to these addresses.

@@ -18,6 +18,7 @@ pub mod local;
 pub mod members;
 mod nftables;
 pub mod objects;
+pub mod orders;
 mod own;
 pub mod proxy;
 mod relay;

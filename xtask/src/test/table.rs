@@ -128,6 +128,8 @@ pub(crate) const FILES: &[File] = &[
     file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_flags", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_flags::away", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_hang::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),

@@ -13,6 +13,8 @@ use super::{
 pub struct NodeObject {
     /// A DNS-1123 subdomain.
     pub name: NodeName,
+    /// What tells it from another machine that gets the same name later, where the source says so.
+    pub uid: Option<Arc<str>>,
     /// All addresses of its own: the first is the one by which the other nodes reach it.
     pub addresses: Vec<IpAddr>,
     /// Where it stands.
@@ -26,7 +28,7 @@ pub struct NodeObject {
 impl NodeObject {
     /// A node with nothing but addresses.
     pub fn new(name: impl Into<NodeName>, addresses: Vec<IpAddr>) -> Self {
-        Self { name: name.into(), addresses, zone: None, pool: None, backends: Vec::new() }
+        Self { name: name.into(), uid: None, addresses, zone: None, pool: None, backends: Vec::new() }
     }
 }
 

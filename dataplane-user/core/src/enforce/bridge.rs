@@ -82,6 +82,8 @@ impl Enforcer {
             world: World::default(),
         };
         this.replaced_by(replacement);
+        let most = this.most();
+        this.claims.set_most(most);
         this.bridge_on();
         this
     }
@@ -126,13 +128,12 @@ impl Enforcer {
         if claim.ended(self.now) {
             return false;
         }
-        let mode = if claim.source.automatic() {
-            // The node's scopes are not known yet: any scope whose automatic claims are withheld withholds this one.
-            let withheld = self.claims.is_withheld(node, claim.raised, self.now);
-            self.settings.auto.under(self.most()).filter(|_| !withheld)
-        } else {
-            Some(self.most())
-        };
+        if self.claims.is_opted_out(node) {
+            return false;
+        }
+        // The node's scopes are not known yet: any scope whose limited claims are withheld withholds this one.
+        let withheld = claim.source.limited() && self.claims.is_withheld(node, claim.raised, self.now);
+        let mode = self.claims.mode_of(claim).filter(|_| !withheld);
         match mode {
             Some(Mode::Enforce) => true,
             Some(Mode::Observe) => !cuts(entry),

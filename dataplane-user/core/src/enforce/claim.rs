@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{now::Now, scope::LimitScope};
+use super::{now::Now, scope::LimitScope, shared::SharedSettings};
 use crate::cluster::{FileFlag, NodeName};
 
 /// How long an automatic claim holds whose cause names no end, unless it is renewed.
@@ -18,6 +18,15 @@ pub enum ClaimSource {
     Cli,
     /// What the cluster's source flags.
     File,
+    /// A NodeFlag object of the API server. Several may flag one node.
+    Object {
+        /// The object's name.
+        name: Arc<str>,
+        /// Why, as the object says: [`ClaimCause::Operator`] or [`ClaimCause::External`].
+        cause: ClaimCause,
+        /// Limits do not hold for it.
+        forced: bool,
+    },
     /// Another system, by its name.
     External(Arc<str>),
     /// Detection, of a node whose workloads owe answers.
@@ -47,15 +56,30 @@ impl ClaimSource {
     pub const fn cause(&self) -> ClaimCause {
         match self {
             Self::Cli | Self::File => ClaimCause::Operator,
+            Self::Object { cause, .. } => *cause,
             Self::External(_) => ClaimCause::External,
             Self::Hung => ClaimCause::Hung,
             Self::Unreachable => ClaimCause::Unreachable,
         }
     }
 
-    /// Whether this source's claims are automatic, made by no person: limits hold for them, and they always end.
+    /// Whether this source's claims are automatic, made by no person: `--auto` says what is done about them, and they always end.
     pub const fn automatic(&self) -> bool {
-        !matches!(self, Self::Cli | Self::File)
+        matches!(self, Self::External(_) | Self::Hung | Self::Unreachable)
+    }
+
+    /// Whether limits hold for this source's claims: for automatic ones, and for objects that are not forced.
+    pub const fn limited(&self) -> bool {
+        match self {
+            Self::Cli | Self::File => false,
+            Self::Object { forced, .. } => !*forced,
+            Self::External(_) | Self::Hung | Self::Unreachable => true,
+        }
+    }
+
+    /// Whether this is an object of the API server.
+    pub const fn is_object(&self) -> bool {
+        matches!(self, Self::Object { .. })
     }
 }
 
@@ -119,7 +143,7 @@ impl Claim {
         let goes_on = before.filter(|before| match before.source {
             // Reading the file again does not move a flag's end, even where the wall clock was set meanwhile.
             ClaimSource::File => before.until == new.until,
-            _ => automatic && !before.ended(now),
+            _ => (automatic || before.source.is_object()) && !before.ended(now),
         });
         let (since, raised) = goes_on.map_or((now.wall, now.boot), |before| (before.since, before.raised));
         let lasts = new.lasts.or((automatic && new.until.is_none()).then_some(AUTOMATIC_LASTS));
@@ -185,8 +209,10 @@ pub struct First {
 pub struct Saved {
     /// Every claim and its node.
     pub claims: Vec<(NodeName, Claim)>,
-    /// The scopes whose automatic claims are withheld, and since when by CLOCK_BOOTTIME.
+    /// The scopes whose limited claims are withheld, and since when by CLOCK_BOOTTIME.
     pub withheld: Vec<(LimitScope, Duration)>,
     /// Claims that are gone and were withheld, and when each was first raised.
     pub gone: Vec<(NodeName, ClaimSource, First)>,
+    /// The settings that held for all agents.
+    pub shared: Option<Arc<SharedSettings>>,
 }

@@ -16,7 +16,8 @@ use super::{
     now::Now,
     output::Event,
     scope::LimitScope,
-    settings::EnforcerSettings,
+    settings::{Auto, EnforcerSettings, Share},
+    shared::SharedSettings,
     shown::{ShownClaims, ToSave},
     standing::{ShownClaim, Standing},
     view::{Member, NewView},
@@ -34,6 +35,8 @@ pub(super) struct Crossed {
 #[derive(Debug)]
 pub(super) struct Claims {
     settings: EnforcerSettings,
+    /// The settings that hold for all agents.
+    shared: Option<Arc<SharedSettings>>,
     held: Held,
     limits: Limits,
     /// Claims that were withheld and are gone.
@@ -56,9 +59,15 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn new(settings: EnforcerSettings, saved: Saved) -> Self {
+    pub(super) fn new(settings: EnforcerSettings, mut saved: Saved) -> Self {
+        if !settings.shares {
+            // Nobody would withdraw claims of objects: the source that told of them is not this agent's.
+            saved.claims.retain(|(_, claim)| !claim.source.is_object());
+        }
+        let shared = saved.shared.filter(|_| settings.shares);
         Self {
-            limits: Limits::new(settings.limit, saved.withheld),
+            limits: Limits::new(limit(&settings, shared.as_deref()), saved.withheld),
+            shared,
             gone: saved.gone.into_iter().collect(),
             most: settings.mode,
             settings,
@@ -101,12 +110,12 @@ impl Claims {
 
     /// Notes a claim that is gone. Where it was withheld, its source must not get around the five minutes by raising it anew.
     fn note_gone(&mut self, node: &NodeName, claim: &Claim, now: Now) {
-        if claim.source.automatic() && self.is_withheld(node, claim.raised, now) {
+        if claim.source.limited() && self.is_withheld(node, claim.raised, now) {
             self.gone.note(node, claim);
         }
     }
 
-    /// Whether an automatic claim on the node, first raised at `raised`, would be withheld. A node that the view lacks may count
+    /// Whether a limited claim on the node, first raised at `raised`, would be withheld. A node that the view lacks may count
     /// in any scope once it is back.
     pub(super) fn is_withheld(&self, node: &NodeName, raised: Duration, now: Now) -> bool {
         let withholds = |withheld: &Withheld| withheld.lasts(now) && raised <= withheld.since;
@@ -206,6 +215,42 @@ impl Claims {
         self.all_dirty = true;
     }
 
+    /// The settings that hold for all agents, where there are any.
+    pub(super) fn shared(&self) -> Option<&Arc<SharedSettings>> {
+        self.shared.as_ref()
+    }
+
+    /// Takes other settings for all agents. Whether they are others.
+    pub(super) fn share(&mut self, shared: Option<Arc<SharedSettings>>) -> bool {
+        if self.shared == shared {
+            return false;
+        }
+        self.shared = shared;
+        self.limits.set_share(self.limit());
+        self.all_dirty = true;
+        self.changes.note();
+        true
+    }
+
+    /// What is done about automatic claims: of the command line and the settings for all agents the weaker holds.
+    pub(super) fn auto(&self) -> Auto {
+        match &self.shared {
+            _ if !self.settings.shares => self.settings.auto,
+            Some(shared) => self.settings.auto.min(shared.auto),
+            None => self.settings.auto.min(Auto::Observe),
+        }
+    }
+
+    /// The limit: of the command line's and that for all agents the stricter holds.
+    pub(super) fn limit(&self) -> Share {
+        limit(&self.settings, self.shared.as_deref())
+    }
+
+    /// Whether the node is never cut.
+    pub(super) fn is_opted_out(&self, node: &str) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.opted_out.contains(node))
+    }
+
     /// Sets the strongest mode in which claims are carried out. Whether it changed.
     pub(super) fn set_most(&mut self, most: Mode) -> bool {
         let is_news = std::mem::replace(&mut self.most, most) != most;
@@ -261,13 +306,14 @@ impl Claims {
 
     /// What of a node counts in the limits, and in which scopes.
     fn counted(&self, node: &NodeName, now: Now) -> Option<(Counted, Vec<LimitScope>)> {
-        let member = self.members.get(node)?;
+        let member = self.members.get(node).filter(|_| !self.is_opted_out(node))?;
         let claims = || self.held.of(node).iter().filter(|claim| !claim.ended(now));
-        let counts = self.settings.auto.under(self.most).is_some();
-        let automatic = claims().filter(|claim| counts && claim.source.automatic());
+        let counts = self.auto().under(self.most).is_some();
+        let limited =
+            claims().filter(|claim| claim.source.limited() && (counts || !claim.source.automatic()));
         let counted = Counted {
-            person: claims().any(|claim| !claim.source.automatic()),
-            latest: automatic.map(|claim| claim.raised).max(),
+            person: claims().any(|claim| !claim.source.limited()),
+            latest: limited.map(|claim| claim.raised).max(),
         };
         let any = counted.person || counted.latest.is_some();
         any.then(|| (counted, member.scopes().collect()))
@@ -278,7 +324,10 @@ impl Claims {
         let claims = self.held.of(node);
         let shown: Arc<[ShownClaim]> = claims
             .iter()
-            .map(|claim| ShownClaim { standing: self.standing(claim, member, now), claim: claim.clone() })
+            .map(|claim| ShownClaim {
+                standing: self.standing(node, claim, member, now),
+                claim: claim.clone(),
+            })
             .collect();
         match Decision::of(&shown, now) {
             Some(decision) => drop(self.decisions.insert(node.clone(), decision)),
@@ -292,26 +341,31 @@ impl Claims {
         }
     }
 
-    fn standing(&self, claim: &Claim, member: Option<&Member>, now: Now) -> Standing {
+    fn standing(&self, node: &str, claim: &Claim, member: Option<&Member>, now: Now) -> Standing {
         if claim.ended(now) {
             return Standing::Over;
         }
         let Some(member) = member else { return Standing::Unknown };
-        let mode = if claim.source.automatic() {
-            let Some(mode) = self.settings.auto.under(self.most) else { return Standing::Off };
+        if self.is_opted_out(node) {
+            return Standing::OptedOut;
+        }
+        let Some(mode) = self.mode_of(claim) else { return Standing::Off };
+        if claim.source.limited() {
             let by: Vec<LimitScope> =
                 member.scopes().filter(|scope| self.limits.withholds(scope, claim.raised)).collect();
             if !by.is_empty() {
                 return Standing::Withheld(by.into());
             }
-            mode
-        } else {
-            self.most
-        };
+        }
         match mode {
             Mode::Enforce => Standing::Enforced,
             Mode::Observe => Standing::Observed,
         }
+    }
+
+    /// How a claim is carried out where no limit withholds it; `None` where it is only shown.
+    pub(super) fn mode_of(&self, claim: &Claim) -> Option<Mode> {
+        if claim.source.automatic() { self.auto().under(self.most) } else { Some(self.most) }
     }
 
     /// The decision that follows from the claims on a node.
@@ -327,6 +381,11 @@ impl Claims {
     /// The claims on a node.
     pub(super) fn of(&self, node: &str) -> &[Claim] {
         self.held.of(node)
+    }
+
+    /// Which objects claim which nodes.
+    pub(super) fn of_objects(&self) -> BTreeSet<(NodeName, ClaimSource)> {
+        self.held.of_objects().map(|(node, source)| (node.clone(), source.clone())).collect()
     }
 
     /// The file's claims, by node.
@@ -379,6 +438,15 @@ impl Claims {
     /// The state to save, as of the last [`Self::settle`].
     pub(super) fn to_save(&self) -> ToSave {
         let withheld = self.limits.withheld().map(|withheld| (withheld.scope.clone(), withheld.since));
-        ToSave { claims: self.shown.clone(), withheld: withheld.collect(), gone: self.gone.clone() }
+        ToSave {
+            claims: self.shown.clone(),
+            withheld: withheld.collect(),
+            gone: self.gone.clone(),
+            shared: self.shared.clone(),
+        }
     }
+}
+
+fn limit(settings: &EnforcerSettings, shared: Option<&SharedSettings>) -> Share {
+    shared.map_or(settings.limit, |shared| settings.limit.stricter(shared.limit))
 }

@@ -60,6 +60,13 @@ impl Held {
         (over, nodes)
     }
 
+    /// Which objects claim which nodes.
+    pub(super) fn of_objects(&self) -> impl Iterator<Item = (&NodeName, &ClaimSource)> {
+        let each =
+            self.iter().flat_map(|(node, claims)| claims.iter().map(move |claim| (node, &claim.source)));
+        each.filter(|(_, source)| source.is_object())
+    }
+
     /// All claims, by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeName, &[Claim])> {
         self.by_node.iter().map(|(node, claims)| (node, &claims[..]))

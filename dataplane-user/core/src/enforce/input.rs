@@ -8,6 +8,7 @@ use super::{
     claim::{ClaimSource, NewClaim},
     now::{Epoch, Now, Ticket},
     settings::ChangedBy,
+    shared::SharedSettings,
     view::NewView,
 };
 use crate::{cluster::NodeName, plan::Mode, proxy::Replacement};
@@ -54,6 +55,10 @@ pub enum Input {
         /// What it claims.
         claims: Vec<(NodeName, NewClaim)>,
     },
+    /// All NodeFlag objects of the API server, in place of those known before: each with its node, as a claim of [`ClaimSource::Object`].
+    Objects(Vec<(NodeName, NewClaim)>),
+    /// The settings for all agents; `None` where the API server has none.
+    Shared(Option<Arc<SharedSettings>>),
     /// Whether the devices of the own node's pods are attached.
     Routes {
         /// They are.

@@ -1,6 +1,6 @@
-//! How many nodes automatic claims may cut, of all, of each zone and of each pool.
+//! How many nodes limited claims may cut, of all, of each zone and of each pool. Limited are automatic claims, and objects that are not forced.
 //!
-//! Where automatic claims exceed the limit of a scope, none of them is enforced there: they are withheld. For five minutes only claims
+//! Where limited claims exceed the limit of a scope, none of them is enforced there: they are withheld. For five minutes only claims
 //! first raised after that count; then all of them do again. A withheld claim that goes and comes back in that time is not new ([`super::gone`]).
 
 use std::{
@@ -18,9 +18,9 @@ pub const WITHHELD_FOR: Duration = Duration::from_secs(300);
 /// What counts of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// A person flagged it.
+    /// A person flagged it, or an object that is forced.
     pub(super) person: bool,
-    /// When the latest of its automatic claims was first raised (CLOCK_BOOTTIME).
+    /// When the latest of its limited claims was first raised (CLOCK_BOOTTIME).
     pub(super) latest: Option<Duration>,
 }
 
@@ -83,6 +83,11 @@ impl Limits {
             this.scopes.entry(scope).or_default().withheld = Some(withheld);
         }
         this
+    }
+
+    /// Sets how many nodes may be claimed. The caller must then [`Self::evaluate`] all scopes.
+    pub(super) fn set_share(&mut self, share: Share) {
+        self.share = share;
     }
 
     /// Sets how many nodes the scopes have. The caller must then [`Self::count`] each node again.

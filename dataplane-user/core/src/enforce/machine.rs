@@ -113,6 +113,8 @@ impl Enforcer {
             Input::Confirmed(at) => self.confirmed(at),
             Input::Claim { node, change, ticket } => self.claim(node, change, ticket),
             Input::Replace { source, claims } => self.replace(source, claims),
+            Input::Objects(claims) => self.replace_objects(claims),
+            Input::Shared(settings) => self.share(settings),
             Input::Routes { own_attached } => {
                 self.own_attached = own_attached;
                 self.rewant(&self.settings.own.clone());
@@ -332,6 +334,7 @@ impl Enforcer {
             own.filter(|at| *at > self.now.mono),
             self.views.next_try(),
             self.age.deadline(self.now),
+            self.next_pause_end(),
             self.requests.next_deadline(),
             self.requests.next_save(self.claims.changes()),
         ];
@@ -342,6 +345,6 @@ impl Enforcer {
     /// until another agent has the saved state.
     pub(super) fn takes(&self, source: &ClaimSource, asks: bool) -> bool {
         let closed = if asks { self.closing } else { self.requests.is_given() };
-        !closed || *source == ClaimSource::File
+        !closed || *source == ClaimSource::File || source.is_object()
     }
 }

@@ -32,6 +32,8 @@ mod replaced;
 mod requests;
 mod scope;
 mod settings;
+mod shared;
+mod sharing;
 mod shortage;
 mod shown;
 mod snapshot;
@@ -60,6 +62,7 @@ pub use output::{Changed, Done, Event, Output, Refusal, RequestResult, SaveState
 pub use ports::ExemptPorts;
 pub use scope::LimitScope;
 pub use settings::{Auto, ChangedBy, EnforcerSettings, Share};
+pub use shared::{SharedPause, SharedSettings};
 pub use shown::{ShownClaims, ToSave};
 pub use standing::{ShownClaim, Standing};
 pub use view::{Delta, Member, NewView};

@@ -10,6 +10,7 @@ use super::{
     now::{Epoch, Ticket},
     scope::LimitScope,
     settings::ChangedBy,
+    shared::SharedSettings,
     shown::ToSave,
     world::{Danger, World},
 };
@@ -157,6 +158,8 @@ pub enum Event {
     ViewConfirmed,
     /// A command changed the mode.
     ModeChanged(Mode, ChangedBy),
+    /// Other settings for all agents hold; `None`: the API server has none.
+    Shared(Option<Arc<SharedSettings>>),
     /// Another program forwards Services in kube-proxy's place: nothing is cut, only counted.
     Replaced(Replacement),
     /// Another program forwards Services in kube-proxy's place, and nodes are cut all the same: `--force` says so.

@@ -12,7 +12,12 @@ impl Enforcer {
     /// The strongest mode now. An old view, and a program that forwards in kube-proxy's place, make it weaker than the mode that is set.
     pub(super) fn most(&self) -> Mode {
         let replaced = self.replacement.is_some() && !self.settings.force;
-        if self.age.is_over() || replaced { Mode::Observe } else { self.settings.mode }
+        let shared = self.shared_mode();
+        if self.age.is_over() || replaced || shared == Mode::Observe {
+            Mode::Observe
+        } else {
+            self.settings.mode
+        }
     }
 
     /// Takes note of what forwards in kube-proxy's place, or that nothing does.

@@ -41,8 +41,8 @@ impl Enforcer {
     }
 
     fn raise(&mut self, node: &NodeName, claim: NewClaim, force: bool) -> Result<Wish, Refusal> {
-        // An automatic claim may come before its node: it is shown as a claim on an unknown node, and limits hold for it.
-        if !claim.source.automatic() {
+        // An automatic claim, or an object, may come before its node: it is shown as a claim on an unknown node.
+        if !claim.source.automatic() && !claim.source.is_object() {
             self.may_raise(node, force)?;
         }
         let source = claim.source.clone();
@@ -114,6 +114,22 @@ impl Enforcer {
         }
         let went = went.into_iter().map(|node| Event::Withdrawn(node, source.clone()));
         self.out.extend(went.map(Output::Record));
+    }
+
+    /// Replaces all claims of objects.
+    pub(super) fn replace_objects(&mut self, claims: Vec<(NodeName, NewClaim)>) {
+        let mut gone = self.claims.of_objects();
+        for (node, claim) in claims {
+            let source = claim.source.clone();
+            if self.claims.raise(&node, claim, self.now).is_none() {
+                self.tell_raised(&node, &source);
+            }
+            gone.remove(&(node, source));
+        }
+        for (node, source) in gone {
+            self.claims.withdraw(&node, &source, self.now);
+            self.out.push_back(Output::Record(Event::Withdrawn(node, source)));
+        }
     }
 
     fn tell_raised(&mut self, node: &NodeName, source: &ClaimSource) {

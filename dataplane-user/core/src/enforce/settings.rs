@@ -72,6 +72,11 @@ impl Share {
             allowed => allowed as u32,
         }
     }
+
+    /// The smaller of two shares.
+    pub const fn stricter(self, other: Self) -> Self {
+        if other.part as u64 * self.of as u64 >= self.part as u64 * other.of as u64 { self } else { other }
+    }
 }
 
 /// Who changed a setting of the running agent, and when.
@@ -100,4 +105,7 @@ pub struct EnforcerSettings {
     pub max_view_age: Option<Duration>,
     /// Whether to cut also where another program than kube-proxy forwards Services.
     pub force: bool,
+    /// Whether settings that hold for all agents come from the API server. Until they come, those that an earlier agent saved hold; without these,
+    /// the agent only observes.
+    pub shares: bool,
 }

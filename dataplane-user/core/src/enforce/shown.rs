@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{claim::Saved, gone::Gone, scope::LimitScope, standing::ShownClaim};
+use super::{claim::Saved, gone::Gone, scope::LimitScope, shared::SharedSettings, standing::ShownClaim};
 use crate::cluster::NodeName;
 
 /// How many parts the map has: a change copies one part, where somebody still reads it.
@@ -79,6 +79,8 @@ pub struct ToSave {
     pub withheld: Vec<(LimitScope, Duration)>,
     /// Claims that are gone and were withheld.
     pub gone: Gone,
+    /// The settings that hold for all agents.
+    pub shared: Option<Arc<SharedSettings>>,
 }
 
 impl ToSave {
@@ -89,6 +91,11 @@ impl ToSave {
             .into_iter()
             .flat_map(|(node, claims)| claims.iter().map(|shown| (node.clone(), shown.claim.clone())));
         let gone = self.gone.iter().map(|(node, source, first)| (node.clone(), source.clone(), *first));
-        Saved { claims: claims.collect(), withheld: self.withheld.clone(), gone: gone.collect() }
+        Saved {
+            claims: claims.collect(),
+            withheld: self.withheld.clone(),
+            gone: gone.collect(),
+            shared: self.shared.clone(),
+        }
     }
 }

@@ -13,6 +13,8 @@ pub enum Standing {
     Withheld(Box<[LimitScope]>),
     /// Automatic claims are only shown (`--auto off`).
     Off,
+    /// The node is never cut, as the settings for all agents say.
+    OptedOut,
     /// There is no such node in the view.
     Unknown,
     /// It is over, and still stands in the file.

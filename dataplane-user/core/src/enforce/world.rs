@@ -3,7 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    bearers::Bearers, limits::Withheld, ports::ExemptPorts, settings::ChangedBy, shown::ShownClaims,
+    bearers::Bearers,
+    limits::Withheld,
+    ports::ExemptPorts,
+    settings::{Auto, ChangedBy, Share},
+    shared::SharedSettings,
+    shown::ShownClaims,
     view::NewView,
 };
 use crate::{
@@ -40,6 +45,14 @@ pub struct World {
     pub set_mode: Mode,
     /// Who changed the mode last.
     pub mode_changed: Option<ChangedBy>,
+    /// Whether settings for all agents count.
+    pub shares: bool,
+    /// The settings for all agents, where there are any.
+    pub shared: Option<Arc<SharedSettings>>,
+    /// What is done about automatic claims.
+    pub auto: Auto,
+    /// The limit that holds.
+    pub limit: Share,
     /// Every claim and how it stands.
     pub claims: ShownClaims,
     /// Nodes that are cut, or are about to be. By place.

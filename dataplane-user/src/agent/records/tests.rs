@@ -136,9 +136,7 @@ fn what_becomes_of_claims_is_told() {
         ),
         (
             Event::Over("b".into(), ClaimSource::Hung),
-            &[
-                r#"INFO a claim on the node is over: its source did not renew it event="claim-over" node="b" source="hung""#,
-            ],
+            &[r#"INFO a claim on the node is over event="claim-over" node="b" source="hung""#],
         ),
         (
             Event::ViewTooOld(Duration::from_secs(60)),

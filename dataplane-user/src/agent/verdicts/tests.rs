@@ -106,6 +106,7 @@ fn settings() -> EnforcerSettings {
         limit: Share::default(),
         max_view_age: None,
         force: false,
+        shares: false,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     dataplane::Unanswered,
     report::{
         Adjusted, AuditReport, BackendRow, CounterRow, FlagReport, FlowList, List, ModeReport, NodeList,
-        NodeRow, RepairReport, UnflagReport,
+        NodeRow, RepairReport, UnflagReport, sample,
     },
     rescue::Fate,
 };
@@ -289,10 +289,15 @@ fn what_became_of_definitions() {
 #[test]
 fn settings_that_commands_change() {
     let changed = json!({"by": "root (sudo by alice)", "at": "2026-01-01T00:00:00Z"});
-    let mode = |changed: Value, warnings: Value| json!({"mode": "observe", "started": "enforce", "set": "observe", "changed": changed, "warnings": warnings});
+    let mode = |changed: Value, settings: Value, warnings: Value| {
+        json!({
+            "mode": "observe", "started": "enforce", "set": "observe", "changed": changed, "settings": settings,
+            "warnings": warnings
+        })
+    };
     let samples = [
-        ("full", mode(changed.clone(), json!(["--auto observe holds"]))),
-        ("least", mode(Value::Null, json!([]))),
+        ("full", mode(changed.clone(), sample::settings(), json!(["--auto observe holds"]))),
+        ("least", mode(Value::Null, Value::Null, json!([]))),
     ];
     report("mode", &read::<ModeReport>(&samples), &FORMATS, |report, _| adjust::mode(report));
     let level = |changed: Value| json!({"started": "info", "set": "debug", "changed": changed});

@@ -19,7 +19,8 @@ use kube::{
 use tower::{BoxError, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
-use super::news::Heard;
+use super::{date::ServerClock, news::Heard};
+use crate::flags::now;
 
 /// How long the connection may take, with the TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -100,8 +101,8 @@ pub(super) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// A client for watches. It finds out soon that a connection is dead, and notes when the API server was heard.
-pub(super) fn watching_client(config: &Config, heard: &Heard) -> anyhow::Result<Client> {
+/// A client for watches. It finds out soon that a connection is dead, and notes when the API server was heard, and what its clock shows.
+pub(super) fn watching_client(config: &Config, heard: &Heard, clock: &ServerClock) -> anyhow::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -115,9 +116,13 @@ pub(super) fn watching_client(config: &Config, heard: &Heard) -> anyhow::Result<
     connector.set_reset_reader_on_write(true);
     let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
     let heard = heard.clone();
+    let clock = clock.clone();
     // The head of an answer shows nothing: something between us and the API server may send it, and then end the watch.
     let note = move |response: Response<Incoming>| {
         let is_answer = response.status().is_success();
+        if is_answer {
+            clock.note(response.headers(), now());
+        }
         let heard = heard.clone();
         response.map(move |body| {
             body.map_frame(move |frame| {

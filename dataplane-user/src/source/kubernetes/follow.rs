@@ -20,10 +20,7 @@ use super::{
     news::{Kind, Told, listed},
     read::{Read, Texts},
 };
-use crate::{
-    causes::causes,
-    cluster::{Change, Conflict},
-};
+use crate::causes::causes;
 
 /// How long a streamed list may stand still before its end. Servers that know no streamed lists take the request for a plain watch, and
 /// never send the bookmark that ends the list.
@@ -32,6 +29,8 @@ const NO_END: Duration = Duration::from_secs(15);
 const PAGE: u32 = 500;
 /// HTTP's 410: the changes since the last known one are no longer kept. As an event of a watch it is no failure: a new list follows.
 const GONE: u16 = 410;
+/// HTTP's 404: the API server does not know the kind. One that starts says 503 until it knows all of its kinds.
+const UNKNOWN: u16 = 404;
 const CUT_OFF: &str = "the list was cut off before its end";
 /// HTTP's 400 and 422, by which servers refuse streamed lists (feature gate `WatchList`).
 const REFUSED: [u16; 2] = [400, 422];
@@ -52,7 +51,7 @@ pub(super) async fn follow<K>(
     kind: Kind,
     api: Api<K>,
     filter: watcher::Config,
-    to: mpsc::Sender<(Kind, Told)>,
+    to: mpsc::Sender<(Kind, Told<K::Change>)>,
 ) where
     K: Read + kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -78,7 +77,7 @@ async fn drive<K: Read>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     kind: Kind,
     is_streamed: bool,
-    to: &mpsc::Sender<(Kind, Told)>,
+    to: &mpsc::Sender<(Kind, Told<K::Change>)>,
 ) -> Ended {
     let mut events = pin!(events);
     let mut list = List::<K>::default();
@@ -107,10 +106,10 @@ async fn drive<K: Read>(
             Some(Ok(Event::InitDone)) => std::mem::take(&mut list).done(),
             Some(Ok(Event::Apply(object))) => Told::Changes(vec![match object.read(&mut texts) {
                 Ok(Some(read)) => K::single(read),
-                Ok(None) => Change::Gone(object.name()),
-                Err(conflict) => Change::LeftOut(conflict),
+                Ok(None) => object.gone(),
+                Err(fault) => K::left_out(fault),
             }]),
-            Some(Ok(Event::Delete(object))) => Told::Changes(vec![Change::Gone(object.name())]),
+            Some(Ok(Event::Delete(object))) => Told::Changes(vec![object.gone()]),
             Some(Err(error)) if is_streamed && refuses(&error) => return Ended::UsePages,
             // The pause before the list may be long, and until then nothing is known of what changed.
             Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => Told::Listing,
@@ -125,7 +124,9 @@ async fn drive<K: Read>(
             Some(Err(error)) => {
                 // Objects of the list may be missing. Its clock stands: the pause before the next try may be long.
                 list = List { is_broken: true, ..List::default() };
-                Told::Failed(causes(&error.into()))
+                let is_unknown = is_unknown(&error);
+                let why = causes(&error.into());
+                if is_unknown { Told::NoKind(why) } else { Told::Failed(why) }
             }
             // A watcher has no end.
             None => return Ended::Anew,
@@ -139,7 +140,7 @@ async fn drive<K: Read>(
 /// A list that has not come to its end.
 struct List<K: Read> {
     objects: Vec<K::Object>,
-    left_out: Vec<Conflict>,
+    left_out: Vec<K::Fault>,
     /// When its last object came. `None` while there is no list.
     stands_still_since: Option<Instant>,
     /// Something of it could not be read, so that it may lack objects.
@@ -157,12 +158,21 @@ impl<K: Read> List<K> {
         self.stands_still_since = Some(Instant::now());
         match object.read(texts) {
             Ok(read) => self.objects.extend(read),
-            Err(conflict) => self.left_out.push(conflict),
+            Err(fault) => self.left_out.push(fault),
         }
     }
 
-    fn done(self) -> Told {
-        listed(K::list(self.objects), self.left_out)
+    fn done(self) -> Told<K::Change> {
+        listed(K::list(self.objects), self.left_out.into_iter().map(K::left_out))
+    }
+}
+
+/// Whether the API server does not know the kind.
+fn is_unknown(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == UNKNOWN,
+        _ => false,
     }
 }
 
@@ -192,7 +202,7 @@ mod tests {
 
     use super::super::wire::Member;
     use super::*;
-    use crate::cluster::ObjectName;
+    use crate::cluster::{Change, ObjectName};
 
     fn member(name: &str, address: &str) -> Member {
         serde_json::from_value(json!({
@@ -223,6 +233,7 @@ mod tests {
             texts.push(match told {
                 Told::Changes(changes) => changes.iter().map(change).collect::<Vec<_>>().join(", "),
                 Told::Failed(why) => format!("failed: {why}"),
+                Told::NoKind(why) => format!("no kind: {why}"),
                 Told::Listing => "listing".to_owned(),
             });
         }

@@ -1,24 +1,33 @@
-//! Nodes, Services and EndpointSlices of a Kubernetes API server, watched.
+//! Nodes, Services, EndpointSlices, flags and settings of a Kubernetes API server, watched.
 
 mod client;
+mod date;
+mod flags;
 mod follow;
+mod machines;
 mod news;
+mod orders;
 mod read;
+mod settings;
 mod wire;
 
 use anyhow::Context as _;
 use kube::{Api, runtime::watcher};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use client::ApiServer;
 pub(crate) use client::open;
 use client::{config, watching_client};
+use date::ServerClock;
 use follow::follow;
+use machines::Machines;
 use news::{Heard, Kind, Outlook};
-use wire::{Member, Service, Slice};
+use orders::Orders;
+pub(crate) use orders::{OrdersEnd, OrdersRow, Tell};
+use wire::{Flag, Member, Service, Settings, Slice};
 
 use super::{Objects, changes};
-use crate::cluster::SourceName;
+use crate::{cluster::SourceName, crds::SETTINGS_NAME};
 
 /// How many changes wait at most between a watch and the end that takes them. They are taken without delay.
 const WAITING: usize = 64;
@@ -38,19 +47,27 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Reads how the API server is reached. Returns the source, and the work that fills it: it goes on for ever, and begins watches anew
-    /// that end.
+    /// Reads how the API server is reached. Returns the source, the end from which flags and settings come, and the work that fills both: it goes on for
+    /// ever, and begins watches anew that end.
     ///
     /// # Errors
     /// Where the configuration cannot be read. The API server need not answer.
-    pub(crate) async fn watch(self) -> anyhow::Result<(Objects, impl Future<Output = ()> + Send + 'static)> {
+    pub(crate) async fn watch(
+        self,
+    ) -> anyhow::Result<(Objects, OrdersEnd, impl Future<Output = ()> + Send + 'static)> {
         let config = config(&self.server).await?;
         let from = || self.server.origin();
         let heard = [Heard::default(), Heard::default(), Heard::default()];
         let [of_members, of_services, of_slices] = &heard;
-        let members: Api<Member> = Api::all(watching_client(&config, of_members).with_context(from)?);
-        let services: Api<Service> = Api::all(watching_client(&config, of_services).with_context(from)?);
-        let slices: Api<Slice> = Api::all(watching_client(&config, of_slices).with_context(from)?);
+        let ordered = [Heard::default(), Heard::default()];
+        let [of_flags, of_settings] = &ordered;
+        let clock = ServerClock::default();
+        let client = |heard| watching_client(&config, heard, &clock).with_context(from);
+        let members: Api<Member> = Api::all(client(of_members)?);
+        let services: Api<Service> = Api::all(client(of_services)?);
+        let slices: Api<Slice> = Api::all(client(of_slices)?);
+        let flags: Api<Flag> = Api::all(client(of_flags)?);
+        let settings: Api<Settings> = Api::all(client(of_settings)?);
         let all = watcher::Config::default();
         let (service_filter, slice_filter) = match self.no_headless {
             true => (all.clone().fields(NOT_HEADLESS_SERVICES), all.clone().labels(NOT_HEADLESS_SLICES)),
@@ -60,15 +77,24 @@ impl Kubernetes {
         let name = SourceName::new("the API server", "kubernetes");
         let objects = Objects { name, services: true, confirms: true, changes };
         let (to, told) = mpsc::channel(WAITING);
-        let outlook = Outlook::new(teller, heard);
+        let (machines, of_machines) = watch::channel(Machines::default());
+        let outlook = Outlook::new(teller, heard, machines);
+        let the_one = all.clone().fields(&format!("metadata.name={SETTINGS_NAME}"));
+        let (flags_to, flags_told) = mpsc::channel(WAITING);
+        let (settings_to, settings_told) = mpsc::channel(WAITING);
+        let (begins, begun) = oneshot::channel();
+        let (orders, row) = Orders::new(clock, of_machines, ordered);
         let work = async move {
             tokio::join!(
                 outlook.take(told),
-                follow(Kind::Members, members, all, to.clone()),
+                follow(Kind::Members, members, all.clone(), to.clone()),
                 follow(Kind::Services, services, service_filter, to.clone()),
                 follow(Kind::Slices, slices, slice_filter, to),
+                orders.carry(flags_told, settings_told, begun),
+                follow(Kind::Flags, flags, all, flags_to),
+                follow(Kind::Settings, settings, the_one, settings_to),
             );
         };
-        Ok((objects, work))
+        Ok((objects, OrdersEnd { begins, row }, work))
     }
 }

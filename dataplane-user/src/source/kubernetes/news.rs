@@ -4,12 +4,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
-use super::super::{News, Teller};
-use crate::{
-    cluster::{Change, Conflict},
-    enforce::Now,
-    flags::now,
+use super::{
+    super::{News, Teller},
+    machines::Machines,
 };
+use crate::{cluster::Change, enforce::Now, flags::now};
 
 /// How often is looked whether the API server was heard.
 const LOOK: Duration = Duration::from_secs(1);
@@ -20,10 +19,28 @@ pub(super) enum Kind {
     Members,
     Services,
     Slices,
+    Flags,
+    Settings,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Members, Self::Services, Self::Slices];
+    /// Those of which views are made.
+    const OF_VIEWS: [Self; 3] = [Self::Members, Self::Services, Self::Slices];
+
+    /// Logs that a watch has failed.
+    pub(super) fn log_away(self, why: &str) {
+        tracing::warn!(
+            event = "api-server-away",
+            kind = %self,
+            error = why,
+            "a watch of the API server failed, and is begun anew; what was known last holds"
+        );
+    }
+
+    /// Logs that a watch that had failed goes on.
+    pub(super) fn log_answers(self) {
+        tracing::info!(event = "api-server-answers", kind = %self, "a watch of the API server goes on");
+    }
 }
 
 impl fmt::Display for Kind {
@@ -32,6 +49,8 @@ impl fmt::Display for Kind {
             Self::Members => "members",
             Self::Services => "Services",
             Self::Slices => "slices",
+            Self::Flags => "NodeFlags",
+            Self::Settings => "NodefenceSettings",
         })
     }
 }
@@ -47,20 +66,22 @@ impl Heard {
         self.0.send_replace(Some(now()));
     }
 
-    fn last(&self) -> Option<Now> {
+    pub(super) fn last(&self) -> Option<Now> {
         *self.0.borrow()
     }
 }
 
 /// What a watch tells.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Told<C> {
     /// A list has begun: until its end nothing is known of what changed meanwhile.
     Listing,
     /// A list, with what could not be read of it, or the change of an object. They are taken together.
-    Changes(Vec<Change>),
+    Changes(Vec<C>),
     /// The watch has failed, and is begun anew.
     Failed(String),
+    /// The same, since the API server does not know the kind.
+    NoKind(String),
 }
 
 /// A watch of one kind.
@@ -77,17 +98,19 @@ struct Watch {
 pub(super) struct Outlook {
     teller: Teller,
     watches: [Watch; 3],
+    /// Which machine each member is, for whoever compares flags with them.
+    machines: watch::Sender<Machines>,
     reported: News,
 }
 
 impl Outlook {
-    pub(super) fn new(teller: Teller, heard: [Heard; 3]) -> Self {
+    pub(super) fn new(teller: Teller, heard: [Heard; 3], machines: watch::Sender<Machines>) -> Self {
         let watches = heard.map(|heard| Watch { heard, is_listed: false, failed: None });
-        Self { teller, watches, reported: News::default() }
+        Self { teller, watches, machines, reported: News::default() }
     }
 
     /// Takes what the watches tell, for as long as one of them lives.
-    pub(super) async fn take(mut self, mut told: mpsc::Receiver<(Kind, Told)>) {
+    pub(super) async fn take(mut self, mut told: mpsc::Receiver<(Kind, Told<Change>)>) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -95,7 +118,7 @@ impl Outlook {
                 next = told.recv() => match next {
                     Some((kind, Told::Listing)) => self.watches[kind as usize].is_listed = false,
                     Some((kind, Told::Changes(changes))) => self.changed(kind, changes),
-                    Some((kind, Told::Failed(why))) => self.failed(kind, why),
+                    Some((kind, Told::Failed(why) | Told::NoKind(why))) => self.failed(kind, why),
                     None => return,
                 },
                 _ = look.tick() => self.heard(),
@@ -107,6 +130,9 @@ impl Outlook {
     fn changed(&mut self, kind: Kind, changes: Vec<Change>) {
         self.watches[kind as usize].is_listed |=
             matches!(changes.first(), Some(Change::Nodes(_) | Change::Services(_) | Change::Slices(_)));
+        if kind == Kind::Members {
+            self.machines.send_if_modified(|machines| machines.follow(&changes));
+        }
         self.teller.tell_all(changes);
         self.answers(kind);
     }
@@ -115,19 +141,14 @@ impl Outlook {
         let failed = &mut self.watches[kind as usize].failed;
         // Each failure is logged once, however often the watch is begun in vain.
         if failed.is_none() {
-            tracing::warn!(
-                event = "api-server-away",
-                %kind,
-                error = why,
-                "a watch of the API server failed, and is begun anew; what was known last holds"
-            );
+            kind.log_away(&why);
         }
         *failed = Some((why, now()));
     }
 
     /// A watch without changes is known to live by what is heard on its connection.
     fn heard(&mut self) {
-        for kind in Kind::ALL {
+        for kind in Kind::OF_VIEWS {
             let watch = &self.watches[kind as usize];
             // A list that does not come to its end is no answer.
             let failed = watch.failed.as_ref().filter(|_| watch.is_listed).map(|(_, at)| at.mono);
@@ -139,7 +160,7 @@ impl Outlook {
 
     fn answers(&mut self, kind: Kind) {
         if self.watches[kind as usize].failed.take().is_some() {
-            tracing::info!(event = "api-server-answers", %kind, "a watch of the API server goes on");
+            kind.log_answers();
         }
     }
 
@@ -160,7 +181,7 @@ impl Outlook {
     }
 
     fn away(&self) -> Option<String> {
-        Kind::ALL.into_iter().find_map(|kind| {
+        Kind::OF_VIEWS.into_iter().find_map(|kind| {
             let (why, _) = self.watches[kind as usize].failed.as_ref()?;
             Some(format!("the watch of {kind}: {why}"))
         })
@@ -168,8 +189,7 @@ impl Outlook {
 }
 
 /// A list of objects as changes: the objects that could be read, and then those that could not.
-pub(super) fn listed(list: Change, left_out: Vec<Conflict>) -> Told {
-    let left_out = left_out.into_iter().map(Change::LeftOut);
+pub(super) fn listed<C>(list: C, left_out: impl Iterator<Item = C>) -> Told<C> {
     Told::Changes(std::iter::once(list).chain(left_out).collect())
 }
 
@@ -183,7 +203,8 @@ mod tests {
     fn outlook() -> (Outlook, [Heard; 3], Changes) {
         let (teller, changes) = changes();
         let heard = [Heard::default(), Heard::default(), Heard::default()];
-        (Outlook::new(teller, heard.clone()), heard, changes)
+        let (machines, _) = watch::channel(Machines::default());
+        (Outlook::new(teller, heard.clone(), machines), heard, changes)
     }
 
     fn list(outlook: &mut Outlook) {

@@ -56,21 +56,28 @@ impl Texts {
 pub(super) trait Read {
     /// What it is read as.
     type Object: Send;
-
-    /// Its kind and name.
-    fn name(&self) -> ObjectName;
+    /// What is told of a change.
+    type Change: Send;
+    /// Why it cannot be read.
+    type Fault: Send;
 
     /// What it means. `None`: nothing, as if it were not there.
     ///
     /// # Errors
     /// Where it cannot be read.
-    fn read(&self, texts: &mut Texts) -> Result<Option<Self::Object>, Conflict>;
+    fn read(&self, texts: &mut Texts) -> Result<Option<Self::Object>, Self::Fault>;
 
     /// The change that an object brings.
-    fn single(object: Self::Object) -> Change;
+    fn single(object: Self::Object) -> Self::Change;
 
     /// The change that a list of all objects brings.
-    fn list(objects: Vec<Self::Object>) -> Change;
+    fn list(objects: Vec<Self::Object>) -> Self::Change;
+
+    /// The change that its end brings.
+    fn gone(&self) -> Self::Change;
+
+    /// The change that an object brings which cannot be read.
+    fn left_out(fault: Self::Fault) -> Self::Change;
 }
 
 /// What is wrong with a field.
@@ -110,12 +117,16 @@ fn port(number: i32, field: impl Fn() -> String) -> Result<u16, Fault> {
     }
 }
 
-impl Read for wire::Member {
-    type Object = NodeObject;
-
+impl wire::Member {
     fn name(&self) -> ObjectName {
         ObjectName::Node(self.metadata.name.as_deref().unwrap_or_default().into())
     }
+}
+
+impl Read for wire::Member {
+    type Object = NodeObject;
+    type Change = Change;
+    type Fault = Conflict;
 
     fn read(&self, texts: &mut Texts) -> Result<Option<NodeObject>, Conflict> {
         let fails = conflict(self.name());
@@ -124,6 +135,7 @@ impl Read for wire::Member {
         let own = addresses(&spec.addresses, "spec.addresses").map_err(&fails)?;
         let name = texts.shared(self.metadata.name.as_deref().unwrap_or_default());
         Ok(Some(NodeObject {
+            uid: (!spec.uid.is_empty()).then(|| spec.uid.into()),
             zone: texts.shared_or_none(spec.zone.as_ref()),
             pool: texts.shared_or_none(spec.pool.as_ref()),
             ..NodeObject::new(name, own)
@@ -137,14 +149,26 @@ impl Read for wire::Member {
     fn list(objects: Vec<NodeObject>) -> Change {
         Change::Nodes(objects)
     }
+
+    fn gone(&self) -> Change {
+        Change::Gone(self.name())
+    }
+
+    fn left_out(conflict: Conflict) -> Change {
+        Change::LeftOut(conflict)
+    }
+}
+
+impl wire::Slice {
+    fn name(&self) -> ObjectName {
+        ObjectName::Slice(full_name(&self.metadata).into())
+    }
 }
 
 impl Read for wire::Slice {
     type Object = SliceObject;
-
-    fn name(&self) -> ObjectName {
-        ObjectName::Slice(full_name(&self.metadata).into())
-    }
+    type Change = Change;
+    type Fault = Conflict;
 
     /// A slice without a Service, and one of DNS names, mean nothing (`endpointSliceCacheKeys`, pkg/proxy/endpointslicecache.go, v1.36).
     fn read(&self, texts: &mut Texts) -> Result<Option<SliceObject>, Conflict> {
@@ -171,6 +195,14 @@ impl Read for wire::Slice {
 
     fn list(objects: Vec<SliceObject>) -> Change {
         Change::Slices(objects)
+    }
+
+    fn gone(&self) -> Change {
+        Change::Gone(self.name())
+    }
+
+    fn left_out(conflict: Conflict) -> Change {
+        Change::LeftOut(conflict)
     }
 }
 
@@ -223,12 +255,16 @@ impl wire::Hints {
     }
 }
 
-impl Read for wire::Service {
-    type Object = ServiceObject;
-
+impl wire::Service {
     fn name(&self) -> ObjectName {
         ObjectName::Service(full_name(&self.metadata).into())
     }
+}
+
+impl Read for wire::Service {
+    type Object = ServiceObject;
+    type Change = Change;
+    type Fault = Conflict;
 
     fn read(&self, texts: &mut Texts) -> Result<Option<ServiceObject>, Conflict> {
         // Only a name in DNS: there are no endpoints of its own.
@@ -244,6 +280,14 @@ impl Read for wire::Service {
 
     fn list(objects: Vec<ServiceObject>) -> Change {
         Change::Services(objects)
+    }
+
+    fn gone(&self) -> Change {
+        Change::Gone(self.name())
+    }
+
+    fn left_out(conflict: Conflict) -> Change {
+        Change::LeftOut(conflict)
     }
 }
 

@@ -15,12 +15,32 @@ pub(super) struct Member {
     pub(super) spec: serde_json::Value,
 }
 
-/// The content of a NodeMember. Agents need no `uid`.
+/// The content of a NodeMember.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct MemberSpec {
+    #[serde(default)]
+    pub(super) uid: String,
     pub(super) addresses: Vec<String>,
     pub(super) zone: Option<String>,
     pub(super) pool: Option<String>,
+}
+
+/// A NodeFlag. As with members, what cannot be read is found out later.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = crate::crds::NodeFlag)]
+pub(super) struct Flag {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: serde_json::Value,
+}
+
+/// A NodefenceSettings. As with members, what cannot be read is found out later.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = crate::crds::NodefenceSettings)]
+pub(super) struct Settings {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) spec: serde_json::Value,
 }
 
 /// An EndpointSlice (`discovery.k8s.io/v1`).

@@ -68,6 +68,7 @@ impl Reader {
         let backends = raw.backends.into_iter().flatten().enumerate();
         Ok(NodeObject {
             name,
+            uid: None,
             addresses,
             zone: raw.zone.map(|zone| self.shared(&zone)),
             pool: raw.pool.map(|pool| self.shared(&pool)),

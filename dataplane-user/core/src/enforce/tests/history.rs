@@ -457,6 +457,7 @@ pub(super) fn any_settings(random: &mut Seeded) -> EnforcerSettings {
         limit: random.pick(&[Share::default(), Share { part: 1, of: 2 }, Share { part: 1, of: 1 }]),
         max_view_age: random.percent(25).then(|| Duration::from_secs(random.pick(&[2, 10, 60]))),
         force: random.percent(20),
+        shares: false,
     }
 }
 

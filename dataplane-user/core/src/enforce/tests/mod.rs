@@ -24,5 +24,6 @@ mod replaced;
 mod requested;
 mod rig;
 mod saved;
+mod shared;
 mod texts;
 mod views;

@@ -356,7 +356,7 @@ impl Oracle {
 
 fn is_automatic(source: &ClaimSource) -> bool {
     match source {
-        ClaimSource::Cli | ClaimSource::File => false,
+        ClaimSource::Cli | ClaimSource::File | ClaimSource::Object { .. } => false,
         ClaimSource::External(_) | ClaimSource::Hung | ClaimSource::Unreachable => true,
     }
 }

@@ -78,6 +78,7 @@ pub(super) fn settings() -> EnforcerSettings {
         limit: Share::default(),
         max_view_age: None,
         force: false,
+        shares: false,
     }
 }
 

@@ -196,7 +196,7 @@ fn a_member_is_a_node() {
     let spec = json!({"uid": "5f", "addresses": ["10.0.0.1", "fd00::1"], "zone": "z1"});
     let read = read(spec).expect("it can be read").expect("it means something");
     let node = NodeObject::new("node-a", vec![ip("10.0.0.1"), ip("fd00::1")]);
-    assert_eq!(read, NodeObject { zone: Some("z1".into()), ..node });
+    assert_eq!(read, NodeObject { uid: Some("5f".into()), zone: Some("z1".into()), ..node });
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl Source {
             zone: random.percent(50).then(|| random.pick(&["p", "q"]).into()),
             pool: random.percent(50).then(|| random.pick(&["p", "q"]).into()),
             name: name.clone(),
+            uid: None,
             backends,
         };
         self.nodes.insert(name, node.clone());

@@ -1,0 +1,220 @@
+//! Hands flags and settings of the API server to the Enforcer, past the views: one flag reaches the maps at once.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Duration, MissedTickBehavior, interval},
+};
+
+use super::{
+    date::ServerClock,
+    flags::{FlagChange, Flags},
+    machines::Machines,
+    news::{Heard, Kind, Told},
+    settings::{Settings, SettingsChange},
+};
+use crate::{
+    enforce::{Input, Now},
+    flags::now,
+};
+
+/// How often is looked whether the API server was heard.
+const LOOK: Duration = Duration::from_secs(1);
+/// How many messages are taken together.
+const TOGETHER: usize = 64;
+
+/// Takes what the Enforcer is to be told. Never blocks.
+pub(crate) type Tell = Box<dyn Fn(Input) + Send>;
+
+/// What the API server says of flags and settings, for `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OrdersRow {
+    /// The settings say that nothing is to be attached to the kernel.
+    pub(crate) off: bool,
+    /// Why the newest settings cannot be read.
+    pub(crate) problem: Option<String>,
+    /// Why flags or settings cannot be watched now.
+    pub(crate) away: Option<String>,
+    /// All that there is was told, or is not to be had now. A start waits a moment for this.
+    pub(crate) is_known: bool,
+    /// NodeFlags that mean nothing, and why.
+    pub(crate) ignored: Vec<(Arc<str>, String)>,
+}
+
+/// The receivers' end.
+pub(crate) struct OrdersEnd {
+    /// Where all is to be told; until this is sent, nothing is told.
+    pub(crate) begins: oneshot::Sender<Tell>,
+    pub(crate) row: watch::Receiver<OrdersRow>,
+}
+
+/// A watch of one kind.
+struct Watch {
+    kind: Kind,
+    heard: Heard,
+    is_listed: bool,
+    failed: Option<(String, Now)>,
+}
+
+impl Watch {
+    /// Takes what the watch tells. Returns changes; none of them where the API server has no such kind, and so no object of it.
+    fn take<C>(&mut self, told: Told<C>, none: C) -> Vec<C> {
+        match told {
+            Told::Listing => self.is_listed = false,
+            Told::Changes(changes) => {
+                self.is_listed = true;
+                self.answers();
+                return changes;
+            }
+            Told::Failed(why) => self.fails(why, |kind, why| kind.log_away(why)),
+            Told::NoKind(why) => {
+                self.fails(why, |kind, why| {
+                    tracing::warn!(
+                        event = "kind-unknown",
+                        kind = %kind,
+                        error = why,
+                        "the API server does not know the kind: there are no such objects (`nodefence crds --apply` defines it)"
+                    );
+                });
+                return vec![none];
+            }
+        }
+        Vec::new()
+    }
+
+    /// Each failure is logged once, however often the watch is begun in vain.
+    fn fails(&mut self, why: String, log: impl Fn(Kind, &str)) {
+        if self.failed.is_none() {
+            log(self.kind, &why);
+        }
+        self.failed = Some((why, now()));
+    }
+
+    fn answers(&mut self) {
+        if self.failed.take().is_some() {
+            self.kind.log_answers();
+        }
+    }
+
+    /// A watch without changes is known to live by what is heard on its connection.
+    fn look(&mut self) {
+        let failed = self.failed.as_ref().filter(|_| self.is_listed).map(|(_, at)| at.mono);
+        if failed.zip(self.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
+            self.answers();
+        }
+    }
+
+    fn away(&self) -> Option<String> {
+        let (why, _) = self.failed.as_ref()?;
+        Some(format!("the watch of {}: {why}", self.kind))
+    }
+}
+
+/// The owner of what is known of flags and settings.
+pub(super) struct Orders {
+    clock: ServerClock,
+    machines: watch::Receiver<Machines>,
+    flags: Flags,
+    settings: Settings,
+    of_flags: Watch,
+    of_settings: Watch,
+    row: watch::Sender<OrdersRow>,
+    tell: Option<Tell>,
+}
+
+impl Orders {
+    /// With when the API server was heard on the watches of flags and of settings.
+    pub(super) fn new(
+        clock: ServerClock,
+        machines: watch::Receiver<Machines>,
+        [of_flags, of_settings]: [Heard; 2],
+    ) -> (Self, watch::Receiver<OrdersRow>) {
+        let watch_of = |kind, heard| Watch { kind, heard, is_listed: false, failed: None };
+        let (row, told) = watch::channel(OrdersRow::default());
+        let this = Self {
+            clock,
+            machines,
+            flags: Flags::default(),
+            settings: Settings::default(),
+            of_flags: watch_of(Kind::Flags, of_flags),
+            of_settings: watch_of(Kind::Settings, of_settings),
+            row,
+            tell: None,
+        };
+        (this, told)
+    }
+
+    /// Takes what the watches tell, for ever.
+    pub(super) async fn carry(
+        mut self,
+        mut flags: mpsc::Receiver<(Kind, Told<FlagChange>)>,
+        mut settings: mpsc::Receiver<(Kind, Told<SettingsChange>)>,
+        mut begins: oneshot::Receiver<Tell>,
+    ) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut clock = self.clock.changes();
+        let (mut of_flags, mut of_settings) = (Vec::new(), Vec::new());
+        loop {
+            tokio::select! {
+                count = flags.recv_many(&mut of_flags, TOGETHER) => if count == 0 { return },
+                count = settings.recv_many(&mut of_settings, TOGETHER) => if count == 0 { return },
+                // The member's end is told by the owner of views, who lives as long as this task.
+                changed = self.machines.changed() => if changed.is_err() { return },
+                _changed = clock.changed() => {}
+                begun = &mut begins, if self.tell.is_none() => match begun {
+                    Ok(tell) => self.tell = Some(tell),
+                    // The start has failed, and the agent ends.
+                    Err(_) => return,
+                },
+                _ = look.tick() => {
+                    self.of_flags.look();
+                    self.of_settings.look();
+                }
+            }
+            for (_, told) in of_flags.drain(..) {
+                let changes = self.of_flags.take(told, FlagChange::All(Vec::new()));
+                changes.into_iter().for_each(|change| self.flags.take(change));
+            }
+            for (_, told) in of_settings.drain(..) {
+                let changes = self.of_settings.take(told, SettingsChange::All(Vec::new()));
+                self.settings.take(changes);
+            }
+            self.say();
+        }
+    }
+
+    /// Tells what changed.
+    fn say(&mut self) {
+        let now = now();
+        let clock = self.clock.read(now);
+        if let Some(tell) = &self.tell {
+            // Settings first: a flag that comes with them is carried out as they say.
+            self.settings.news(clock).into_iter().for_each(tell);
+            let inputs = self.flags.news(&self.machines.borrow_and_update(), clock, now);
+            inputs.into_iter().for_each(tell);
+        }
+        for (name, why) in self.flags.newly_ignored() {
+            tracing::warn!(
+                event = "flag-ignored",
+                flag = &*name,
+                problem = %why,
+                "a NodeFlag means nothing here"
+            );
+        }
+        let row = OrdersRow {
+            off: self.settings.off(),
+            is_known: (self.settings.is_told() || self.of_settings.failed.is_some())
+                && (self.flags.is_told() || self.of_flags.failed.is_some()),
+            problem: self.settings.problem().map(str::to_owned),
+            away: self.of_flags.away().or_else(|| self.of_settings.away()),
+            ignored: self.flags.ignored().map(|(name, why)| (Arc::clone(name), why.to_string())).collect(),
+        };
+        self.row.send_if_modified(|before| {
+            let is_other = *before != row;
+            *before = row;
+            is_other
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! The NodefenceSettings `default`: what agents make of it. Pure.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+
+use super::{
+    date::ServerTime,
+    read::{Read, Texts},
+    wire,
+};
+use crate::{
+    cluster::NodeName,
+    crds::{NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode},
+    enforce::{Auto, Input, Share, SharedPause, SharedSettings},
+    plan::Mode,
+};
+
+/// Settings that could be read, with times by the API server's clock.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Given {
+    mode: SettingsMode,
+    automatic: SettingsMode,
+    limit: Share,
+    pauses: Vec<Pause>,
+    opted_out: BTreeSet<NodeName>,
+}
+
+/// What is told of the settings.
+#[derive(Clone, Debug)]
+pub(super) enum SettingsChange {
+    /// All that there are, of which one has the name that counts.
+    All(Vec<Given>),
+    /// They are new, or changed.
+    One(Given),
+    /// They are gone.
+    Gone,
+    /// They cannot be read, and why.
+    Unreadable(String),
+    /// An object of a name that does not count.
+    Other,
+}
+
+impl Read for wire::Settings {
+    type Object = Given;
+    type Change = SettingsChange;
+    type Fault = String;
+
+    fn read(&self, _: &mut Texts) -> Result<Option<Given>, String> {
+        if !self.counts() {
+            return Ok(None);
+        }
+        let limit: String = field(&self.spec, "limit", || NodefenceSettingsSpec::default().limit)?;
+        let opted_out: OptOuts = field(&self.spec, "optOuts", OptOuts::default)?;
+        Ok(Some(Given {
+            mode: field(&self.spec, "mode", SettingsMode::default)?,
+            automatic: field(&self.spec, "automatic", SettingsMode::default)?,
+            limit: share(&limit)
+                .ok_or_else(|| format!("spec.limit: `{limit}`; expected a part of the nodes as in 1/3"))?,
+            pauses: field(&self.spec, "pauses", Vec::new)?,
+            opted_out: opted_out.nodes.into_iter().map(NodeName::from).collect(),
+        }))
+    }
+
+    fn single(given: Given) -> SettingsChange {
+        SettingsChange::One(given)
+    }
+
+    fn list(given: Vec<Given>) -> SettingsChange {
+        SettingsChange::All(given)
+    }
+
+    fn gone(&self) -> SettingsChange {
+        if self.counts() { SettingsChange::Gone } else { SettingsChange::Other }
+    }
+
+    fn left_out(why: String) -> SettingsChange {
+        SettingsChange::Unreadable(why)
+    }
+}
+
+impl wire::Settings {
+    fn counts(&self) -> bool {
+        self.metadata.name.as_deref() == Some(SETTINGS_NAME)
+    }
+}
+
+/// A field of the content. The API server writes null, or nothing, where a field has its default.
+fn field<T: DeserializeOwned>(
+    spec: &serde_json::Value,
+    name: &str,
+    default: impl Fn() -> T,
+) -> Result<T, String> {
+    match spec.get(name) {
+        None | Some(serde_json::Value::Null) => Ok(default()),
+        Some(value) => T::deserialize(value).map_err(|error| format!("spec.{name}: {error}")),
+    }
+}
+
+fn share(text: &str) -> Option<Share> {
+    let (part, of) = text.split_once('/')?;
+    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    Some(Share { part: number(part)?, of: number(of)? })
+}
+
+/// The settings, and what was told of them.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    given: Option<Given>,
+    /// Why the newest version cannot be read.
+    problem: Option<String>,
+    /// The first list has come to its end.
+    are_listed: bool,
+    /// What was told last; `None`: nothing.
+    told: Option<Option<Arc<SharedSettings>>>,
+}
+
+impl Settings {
+    /// Takes what the API server tells together. What cannot be read changes nothing: the last good settings hold.
+    pub(super) fn take(&mut self, changes: Vec<SettingsChange>) {
+        let last_good = self.given.clone();
+        for change in changes {
+            match change {
+                SettingsChange::All(given) => {
+                    self.given = given.into_iter().next();
+                    self.problem = None;
+                    self.are_listed = true;
+                }
+                SettingsChange::One(given) => {
+                    self.given = Some(given);
+                    self.problem = None;
+                }
+                SettingsChange::Gone => {
+                    self.given = None;
+                    self.problem = None;
+                }
+                SettingsChange::Unreadable(why) => {
+                    if self.problem.as_ref() != Some(&why) {
+                        tracing::warn!(
+                            event = "settings-refused",
+                            problem = why,
+                            "the NodefenceSettings cannot be read; the last good ones hold"
+                        );
+                    }
+                    self.given = last_good.clone();
+                    self.problem = Some(why);
+                }
+                SettingsChange::Other => {}
+            }
+        }
+    }
+
+    /// What the Enforcer is to be told now.
+    pub(super) fn news(&mut self, clock: ServerTime) -> Option<Input> {
+        // What an earlier agent saved holds where nothing else could ever be read.
+        let never_read = self.given.is_none() && self.problem.is_some() && self.told.is_none();
+        if !self.are_listed || never_read {
+            return None;
+        }
+        let settings = self.given.as_ref().map(|given| Arc::new(given.shared(clock)));
+        if self.told.as_ref() == Some(&settings) {
+            return None;
+        }
+        self.told = Some(settings.clone());
+        Some(Input::Shared(settings))
+    }
+
+    /// Whether they were told.
+    pub(super) const fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
+
+    /// Whether they say that nothing is to be attached to the kernel.
+    pub(super) fn off(&self) -> bool {
+        self.given.as_ref().is_some_and(|given| given.mode == SettingsMode::Off)
+    }
+
+    /// Why the newest version cannot be read.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+}
+
+impl Given {
+    fn shared(&self, clock: ServerTime) -> SharedSettings {
+        let ends = |until: Timestamp| clock.boot_time(until);
+        let pauses = self.pauses.iter().map(|pause| SharedPause {
+            by: pause.by.as_str().into(),
+            reason: pause.reason.as_str().into(),
+            ends: ends(pause.until),
+        });
+        SharedSettings {
+            off: self.mode == SettingsMode::Off,
+            mode: match self.mode {
+                SettingsMode::Enforce => Mode::Enforce,
+                SettingsMode::Off | SettingsMode::Observe => Mode::Observe,
+            },
+            auto: match self.automatic {
+                SettingsMode::Off => Auto::Off,
+                SettingsMode::Observe => Auto::Observe,
+                SettingsMode::Enforce => Auto::Enforce,
+            },
+            limit: self.limit,
+            pauses: pauses.collect(),
+            opted_out: self.opted_out.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! NodeFlags and NodefenceSettings of a real API server, and the agent that carries them out.
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_common::Reason;
+use nodefence_tests::{
+    Agent, Conn, Family, Node,
+    checks::SOON,
+    client::wait_until,
+    kube::{
+        Alone, ControlPlane,
+        members::MEMBERS,
+        orders::{FLAGS, flag, in_time},
+    },
+    promises::{LAPSED, WATCHED},
+    topology::Service,
+    watch::wait_within,
+};
+use serde_json::{Value, json};
+
+/// A generous limit, since the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long flags and pauses last that end by themselves in a test. Long enough to see them hold.
+const SHORT: Duration = Duration::from_secs(4);
+
+fn web(node: &Node) -> SocketAddr {
+    node.endpoint(Service::Web, Family::V4)
+}
+
+/// Whether new connections to the node's pod are refused. An error that is no refusal counts as neither.
+fn is_cut(alone: &Alone, node: &Node) -> Option<bool> {
+    match Conn::connect(&alone.cluster.a.ns, web(node), SOON) {
+        Ok(mut conn) => conn.who().is_ok_and(|who| who == node.name).then_some(false),
+        Err(error) => (error.kind() == ErrorKind::ConnectionRefused).then_some(true),
+    }
+}
+
+/// Waits until the node is cut, or is not, within the promised time from `since`.
+fn becomes(alone: &Alone, node: &Node, cut: bool, since: Instant) -> Result<()> {
+    wait_within(&format!("{} is cut: {cut}", node.name), WATCHED, since, || is_cut(alone, node) == Some(cut))
+        .map(drop)
+        .with_context(|| format!("{}\n{}", claims(&alone.agent, node), alone.agent.log()))
+}
+
+/// Checks that the node is cut, or is not.
+fn is(alone: &Alone, node: &Node, cut: bool) -> Result<()> {
+    let found = is_cut(alone, node);
+    ensure!(
+        found == Some(cut),
+        "{}: cut {found:?} in place of {cut}: {}\n{}",
+        node.name,
+        claims(&alone.agent, node),
+        alone.agent.log()
+    );
+    Ok(())
+}
+
+/// The claims on a node, for errors and comparisons.
+fn claims(agent: &Agent, node: &Node) -> Value {
+    agent.node(node.name).map(|row| row["claims"].clone()).unwrap_or_default()
+}
+
+/// How the claims on a node stand.
+fn standings(agent: &Agent, node: &Node) -> Vec<String> {
+    let claims = claims(agent, node);
+    let each = claims.as_array().into_iter().flatten();
+    each.filter_map(|claim| claim["standing"].as_str().map(str::to_owned)).collect()
+}
+
+/// Waits until the claims on a node stand like this.
+fn stand(agent: &Agent, node: &Node, wanted: &[&str]) -> Result<()> {
+    wait_until(&format!("{} has claims that stand {wanted:?}", node.name), LIMIT, || {
+        standings(agent, node) == wanted
+    })
+    .map(drop)
+    .with_context(|| format!("{}\n{}", claims(agent, node), agent.log()))
+}
+
+#[test]
+fn a_flag_cuts_within_a_second_and_its_deletion_or_end_ends_that() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { agent, control, cluster } = &alone;
+    let b = &cluster.b;
+    is(&alone, b, false)?;
+    let begun = Instant::now();
+    control.flag("one", b.name, json!({"reason": "disk", "by": "ann"}))?;
+    becomes(&alone, b, true, begun)?;
+    let row = claims(agent, b)[0].clone();
+    let told = [&row["source"], &row["cause"], &row["by"], &row["reason"], &row["standing"]];
+    ensure!(told == ["nodeflag:one", "operator", "ann", "disk", "enforced"], "{row}");
+    // A second object: the first one's deletion changes nothing.
+    control.flag("two", b.name, json!({"cause": "external"}))?;
+    stand(agent, b, &["enforced", "enforced"])?;
+    control.delete_flag("one")?;
+    stand(agent, b, &["enforced"])?;
+    is(&alone, b, true)?;
+    let begun = Instant::now();
+    control.delete_flag("two")?;
+    becomes(&alone, b, false, begun)?;
+
+    control.flag("short", b.name, json!({"until": in_time(SHORT)}))?;
+    let begun = Instant::now();
+    becomes(&alone, b, true, begun)?;
+    wait_until("the flag ends by itself", LIMIT, || is_cut(&alone, b) == Some(false))
+        .with_context(|| agent.log())?;
+    // Applied again, as by a tool that keeps objects as a repository has them, it means nothing.
+    control.delete_flag("short")?;
+    control.flag("short", b.name, json!({"until": in_time(Duration::ZERO)}))?;
+    control.flag("marker", cluster.c.name, json!({}))?;
+    stand(agent, &cluster.c, &["enforced"])?;
+    is(&alone, b, false)?;
+    ensure!(standings(agent, b).is_empty(), "{}", claims(agent, b));
+    Ok(())
+}
+
+#[test]
+fn a_flag_holds_for_its_machine_alone() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { agent, control, cluster } = &alone;
+    let [b, c] = [&cluster.b, &cluster.c];
+    control.flag("of-another", b.name, json!({"uid": "another"}))?;
+    control.flag("of-nobody", "node-z", json!({}))?;
+    control.flag("marker", c.name, json!({}))?;
+    stand(agent, c, &["enforced"])?;
+    is(&alone, b, false)?;
+    let warning = || agent.warning("NF33").ok().flatten().unwrap_or_default();
+    let said = || warning().contains("that have no effect here: 2; the first: of-another: spec.uid: ");
+    wait_until("status names flags without effect", LIMIT, said)
+        .with_context(|| format!("{}\n{}", warning(), agent.log()))?;
+    control.delete_flag("marker")?;
+    control.delete_flag("of-nobody")?;
+    // The Node is made anew under its name, and is the machine that is flagged.
+    let mut member = control.api.get(&format!("{MEMBERS}/{}", b.name))?;
+    member["metadata"] = json!({"name": b.name});
+    member["spec"]["uid"] = json!("another");
+    let begun = Instant::now();
+    control.object(MEMBERS, &member)?;
+    becomes(&alone, b, true, begun)?;
+    wait_until("status names none any more", LIMIT, || {
+        agent.warning("NF33").is_ok_and(|text| text.is_none())
+    })?;
+    let begun = Instant::now();
+    control.member_of(b)?;
+    becomes(&alone, b, false, begun)
+}
+
+#[test]
+fn a_limit_withholds_flags_that_are_not_forced() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { agent, control, cluster } = &alone;
+    let [b, c] = [&cluster.b, &cluster.c];
+    control.flag("of-b", b.name, json!({}))?;
+    stand(agent, b, &["enforced"])?;
+    // Two nodes of three are more than a third.
+    control.flag("of-c", c.name, json!({}))?;
+    for node in [b, c] {
+        stand(agent, node, &["withheld"])?;
+        is(&alone, node, false)?;
+    }
+    let begun = Instant::now();
+    control.flag("of-c", c.name, json!({"force": true}))?;
+    becomes(&alone, c, true, begun)?;
+    is(&alone, b, false)
+}
+
+#[test]
+fn settings_hold_all_agents_back() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { agent, control, cluster } = &alone;
+    let [b, c] = [&cluster.b, &cluster.c];
+    control.flag("one", b.name, json!({}))?;
+    stand(agent, b, &["enforced"])?;
+
+    // Without settings what would be cut is counted.
+    control.delete_settings()?;
+    stand(agent, b, &["observed"])?;
+    let before = agent.counter(Reason::Observed)?;
+    is(&alone, b, false)?;
+    ensure!(agent.counter(Reason::Observed)? > before, "{}", agent.log());
+    let mode = agent.json(&["mode"])?;
+    ensure!(
+        mode["mode"] == "observe" && mode["set"] == "enforce" && mode["settings"]["found"] == false,
+        "{mode}"
+    );
+    ensure!(mode["warnings"][0].as_str().is_some_and(|text| text.contains("no NodefenceSettings")), "{mode}");
+
+    let begun = Instant::now();
+    control.enforce()?;
+    becomes(&alone, b, true, begun)?;
+
+    let pause = json!({"by": "ann", "reason": "a move", "until": in_time(SHORT)});
+    control.settings(json!({"mode": "enforce", "pauses": [pause]}))?;
+    stand(agent, b, &["observed"])?;
+    is(&alone, b, false)?;
+    let mode = agent.json(&["mode"])?;
+    ensure!(mode["settings"]["pauses"][0]["by"] == "ann", "{mode}");
+    wait_until("the pause ends by itself", LIMIT, || is_cut(&alone, b) == Some(true))
+        .with_context(|| agent.log())?;
+
+    control.settings(json!({"mode": "enforce", "optOuts": {"nodes": [b.name]}}))?;
+    stand(agent, b, &["opted-out"])?;
+    is(&alone, b, false)?;
+    let begun = Instant::now();
+    control.flag("other", c.name, json!({}))?;
+    becomes(&alone, c, true, begun)?;
+
+    control.settings(json!({"mode": "off"}))?;
+    stand(agent, c, &["observed"])?;
+    is(&alone, c, false)?;
+    // A command cannot make the agent do more than the settings say, but less.
+    agent.expect(&["mode", "enforce"])?;
+    is(&alone, c, false)?;
+    agent.expect(&["mode", "observe"])?;
+    control.enforce()?;
+    wait_until("the settings have come", LIMIT, || {
+        agent.json(&["mode"]).is_ok_and(|mode| mode["settings"]["mode"] == "enforce")
+    })?;
+    is(&alone, c, false)?;
+    agent.expect(&["mode", "enforce"])?;
+    is(&alone, c, true)
+}
+
+/// An agent begins where the API server does not know the kinds, and follows them once it does.
+#[test]
+fn without_the_kinds_the_agent_runs_and_observes() -> Result<()> {
+    let alone = Alone::with(|control, cluster| {
+        control.members(cluster)?;
+        for kind in ["nodeflags", "nodefencesettings"] {
+            control.api.delete(&format!(
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}.nodefence.io"
+            ))?;
+        }
+        wait_until("the kinds are gone", LIMIT, || control.api.get(FLAGS).is_err()).map(drop)
+    })?;
+    let Alone { agent, control, cluster } = &alone;
+    agent.wait_for_log("event=\"kind-unknown\"")?;
+    ensure!(agent.status()?["mode"] == "observe", "{}", agent.log());
+    control.crds()?;
+    control.enforce()?;
+    control.flag("one", cluster.b.name, json!({}))?;
+    stand(agent, &cluster.b, &["enforced"])?;
+    is(&alone, &cluster.b, true)
+}
+
+/// Applies `deploy/kubernetes/admission.yaml`, as kubectl does.
+fn apply_admission(control: &ControlPlane) -> Result<()> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/admission.yaml");
+    let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let kinds = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+    let documents: Vec<&str> = text.split("\n---\n").collect();
+    ensure!(documents.len() == kinds.len(), "{} documents in {}", documents.len(), file.display());
+    for (kind, document) in kinds.into_iter().zip(documents) {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/nodefence-flags");
+        control.api.apply_yaml(&path, document.to_owned())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_admission_policy_refuses_what_the_schema_cannot() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { control, cluster, .. } = &alone;
+    apply_admission(control)?;
+    let b = cluster.b.name;
+    let refused = |object: &Value, wanted: &str| match control.object(FLAGS, object) {
+        Ok(()) => false,
+        Err(error) => format!("{error:#}").contains(wanted),
+    };
+    let day = Duration::from_secs(24 * 3_600);
+    let minute = Duration::from_secs(60);
+    let too_long = flag("too-long", b, json!({"until": in_time(day + minute)}));
+    // The server learns of the policy a moment after it has accepted it.
+    wait_until("the policy is in force", LIMIT, || {
+        refused(&too_long, "spec.until: expected at most 24 h after the creation")
+            || control.delete_flag("too-long").is_err()
+    })?;
+    ensure!(refused(&too_long, "spec.until: expected at most 24 h after the creation"), "{too_long}");
+    let of_another = flag("of-another", b, json!({"by": "somebody"}));
+    ensure!(refused(&of_another, "spec.by: expected none, or your own name, which is admin"), "{of_another}");
+
+    for more in [
+        json!({"until": in_time(day - minute)}),
+        json!({"until": in_time(day + minute), "long": true}),
+        json!({"by": "admin"}),
+    ] {
+        control.flag("good", b, more)?;
+        control.delete_flag("good")?;
+    }
+    control.flag("good", b, json!({"by": "admin"}))?;
+    for (more, wanted) in [
+        (json!({"by": "admin", "until": in_time(day + minute)}), "spec.until: expected at most"),
+        (json!({"by": "admin", "node": "node-z"}), "spec.node: it cannot be changed"),
+        (json!({"by": "admin", "uid": "another"}), "spec.uid: it cannot be changed"),
+        (json!({"by": "somebody"}), "spec.by: it cannot be changed"),
+    ] {
+        let changed = flag("good", b, json!({"uid": format!("uid-of-{b}")}));
+        let mut changed = changed;
+        for (field, value) in more.as_object().into_iter().flatten() {
+            changed["spec"][field] = value.clone();
+        }
+        ensure!(refused(&changed, wanted), "{changed}: expected {wanted}");
+    }
+    control.flag("good", b, json!({"by": "admin", "reason": "another", "force": true}))
+}
+
+/// Does not run in guests, whose API server runs outside.
+mod away {
+    use super::*;
+
+    /// Checks for so long that the node is cut.
+    fn stays_cut(alone: &Alone, node: &Node, during: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < during {
+            is(alone, node, true)?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn without_the_api_server_flags_hold_for_this_agent_and_the_next() -> Result<()> {
+        let mut alone = Alone::new()?;
+        let begun = Instant::now();
+        alone.control.flag("one", alone.cluster.b.name, json!({}))?;
+        becomes(&alone, &alone.cluster.b, true, begun)?;
+        alone.control.kill_server()?;
+        alone.agent.wait_for_log("kind=NodeFlags")?;
+        is(&alone, &alone.cluster.b, true)?;
+        // The next agent does not know the cluster, and goes on with what the first one left.
+        alone.agent.kill();
+        alone.agent.begin_again()?;
+        stays_cut(&alone, &alone.cluster.b, 2 * LAPSED)?;
+        alone.control.start_server()?;
+        alone.agent.ready()?;
+        stays_cut(&alone, &alone.cluster.b, LAPSED)?;
+        // Watches may wait for their backoff.
+        alone.control.delete_flag("one")?;
+        let ends = || is_cut(&alone, &alone.cluster.b) == Some(false);
+        wait_until("the flag's deletion is carried out", LIMIT, ends).with_context(|| alone.agent.log())?;
+        Ok(())
+    }
+}
