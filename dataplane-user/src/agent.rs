@@ -20,6 +20,7 @@ mod findings;
 mod flag_rows;
 mod flow_rows;
 mod follow_up;
+mod http;
 mod idle;
 mod inbox;
 mod left_out;

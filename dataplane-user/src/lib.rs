@@ -12,6 +12,7 @@ pub mod crds;
 pub mod doctor;
 pub mod drain;
 pub mod flags;
+pub mod http;
 pub mod ledger;
 pub mod report;
 pub mod rescue;

@@ -24,12 +24,12 @@ pub(super) use read::AuditContext;
 
 /// Starts the thread, which goes on for as long as the process does: the end of the agent waits for no reading.
 pub(super) fn start(context: AuditContext, crew: &Crew) -> std::io::Result<Inbox> {
-    let (inbox, asked) = Inbox::new();
+    let mut memory = AuditMemory::new(&context.sight.settings.audit);
+    let (inbox, asked) = Inbox::new(memory.faults());
     // A sender is held here, so that the thread waits between two looks even when nobody can ask any more.
     let open = inbox.clone();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
-        let mut memory = AuditMemory::new(&context.sight.settings.audit);
         loop {
             // A request that came meanwhile waited for one reading at most.
             let all = take(&asked, memory.pause().max(SOONEST / 5));

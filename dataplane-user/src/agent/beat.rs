@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nodefence_common::VERDICT_LIFETIME_NS;
+
 /// A few numbers that the threads `verdicts` and `drain` write for everybody. Times are CLOCK_MONOTONIC, in ns.
 #[derive(Debug)]
 pub(super) struct Beat {
@@ -13,6 +15,11 @@ pub(super) struct Beat {
     confirmed: AtomicU64,
     drain: AtomicU64,
     drains: AtomicBool,
+}
+
+/// Whether `verdicts` has given no sign of life for so long that verdicts have lapsed: then a new agent is better. Times are CLOCK_MONOTONIC, in ns.
+pub(super) const fn hangs(now: u64, lives: u64) -> bool {
+    now.saturating_sub(lives) > VERDICT_LIFETIME_NS
 }
 
 impl Beat {

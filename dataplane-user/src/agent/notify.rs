@@ -12,11 +12,10 @@ use std::{
     time::Duration,
 };
 
-use nodefence_common::VERDICT_LIFETIME_NS;
 use sd_notify::NotifyState;
 
 use super::{
-    beat::Beat,
+    beat::{Beat, hangs},
     sight::Sight,
     threads::{Crew, Priority},
 };
@@ -137,13 +136,11 @@ impl Watchdog {
         self.every / 2
     }
 
-    /// Whether the watchdog is to be told now. Nothing is told where `verdicts` has given no sign of life for so long that verdicts have
-    /// lapsed: then a new agent is better.
+    /// Whether the watchdog is to be told now. Nothing is told where the agent hangs.
     fn is_due(&mut self, now: u64, lives: u64) -> bool {
         let since = self.told.map_or(u64::MAX, |told| now.saturating_sub(told));
         let due = u128::from(since) >= self.every.as_nanos();
-        let hangs = now.saturating_sub(lives) > VERDICT_LIFETIME_NS;
-        if !due || hangs {
+        if !due || hangs(now, lives) {
             return false;
         }
         self.told = Some(now);
@@ -153,6 +150,8 @@ impl Watchdog {
 
 #[cfg(test)]
 mod tests {
+    use nodefence_common::VERDICT_LIFETIME_NS;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

@@ -200,6 +200,8 @@ async fn start(
     let rows = Rows { source, orders, tables, flags_problem, writing, routes, neighbours };
     let handed_over = CancellationToken::new();
     let requests = actors::requests(shared, rows, audit, started, handed_over.clone());
+    // Only the port's first state matters so far: nobody closes it before the agent ends.
+    drop(super::http::start(&requests, &crew));
     crew.task("api", serve(Arc::clone(&server), requests, crew.clone()));
     let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
     let agent =

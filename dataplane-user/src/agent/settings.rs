@@ -1,6 +1,6 @@
 //! How an agent runs, as its command line says.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::logging::Logging;
 use crate::{
@@ -84,6 +84,8 @@ pub struct Settings {
     pub run_dir: PathBuf,
     /// The socket.
     pub socket: PathBuf,
+    /// Where the state is served over TCP. `None`: nowhere.
+    pub http: Option<SocketAddr>,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
     /// The log's filter, and how many lines were lost.

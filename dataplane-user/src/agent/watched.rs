@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tokio::sync::watch;
+
 use super::settings::AuditSettings;
 use crate::{
     flags::monotonic_ns,
@@ -33,7 +35,7 @@ pub(super) struct AuditMemory {
     /// Kinds that nothing is known of, and why.
     pub(super) not_looked_at: BTreeMap<Kind, String>,
     /// How many faults of each kind were there when the log was last told.
-    told: BTreeMap<Kind, usize>,
+    told: watch::Sender<BTreeMap<Kind, usize>>,
 }
 
 /// The time (CLOCK_MONOTONIC) of readings.
@@ -48,7 +50,7 @@ impl AuditMemory {
             tracker: Tracker::new(settings.fault_after),
             due: BTreeMap::new(),
             not_looked_at: BTreeMap::new(),
-            told: BTreeMap::new(),
+            told: watch::Sender::default(),
         }
     }
 
@@ -90,18 +92,23 @@ impl AuditMemory {
         next.unwrap_or_default().saturating_sub(now())
     }
 
+    /// How many faults of each kind the audit last found.
+    pub(super) fn faults(&self) -> watch::Receiver<BTreeMap<Kind, usize>> {
+        self.told.subscribe()
+    }
+
     /// Logs which kinds have faults that had none, and which have none any more.
     pub(super) fn tell(&mut self) {
         let mut faults: BTreeMap<Kind, usize> = BTreeMap::new();
         for observed in self.tracker.observed(now()).filter(|observed| observed.state == State::Fault) {
             *faults.entry(observed.difference.kind).or_default() += 1;
         }
-        for (kind, count) in faults.iter().filter(|(kind, _)| !self.told.contains_key(*kind)) {
+        let told = self.told.send_replace(faults.clone());
+        for (kind, count) in faults.iter().filter(|(kind, _)| !told.contains_key(*kind)) {
             tracing::warn!(event = "audit-faults", %kind, count, "the audit found faults of this kind (see `nodefence audit`)");
         }
-        for kind in self.told.keys().filter(|kind| !faults.contains_key(*kind)) {
+        for kind in told.keys().filter(|kind| !faults.contains_key(*kind)) {
             tracing::info!(event = "audit-faults-over", %kind, "the audit finds no faults of this kind any more");
         }
-        self.told = faults;
     }
 }

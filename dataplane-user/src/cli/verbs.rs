@@ -340,6 +340,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
         options,
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),
+        http: args.http,
         take_over: args.take_over,
         log,
     }

@@ -100,6 +100,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_doctor", NATIVE_REST_IN_ALL, 5).is(&[MakesLoad]),
     file("agent_flags", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
+    file("agent_http", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_life::flood", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),

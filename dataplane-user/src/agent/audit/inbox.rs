@@ -1,13 +1,13 @@
 //! Requests to the audit's thread. Nobody waits for room in the inbox.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     time::Duration,
 };
 
 use thiserror::Error;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     plan::audit::Kind,
@@ -30,15 +30,26 @@ pub(super) enum AuditRequest {
     Repair { kinds: BTreeSet<Kind>, dry_run: bool, waits: oneshot::Sender<RepairReport> },
 }
 
+/// How many faults of each kind the audit last found.
+pub(in super::super) type Faults = watch::Receiver<BTreeMap<Kind, usize>>;
+
 /// The end by which requests reach the audit.
 #[derive(Clone)]
-pub(in super::super) struct Inbox(SyncSender<AuditRequest>);
+pub(in super::super) struct Inbox {
+    asks: SyncSender<AuditRequest>,
+    faults: Faults,
+}
 
 impl Inbox {
     /// The inbox, and the end that the audit's thread reads.
-    pub(super) fn new() -> (Self, Receiver<AuditRequest>) {
-        let (sender, asked) = sync_channel(REQUESTS);
-        (Self(sender), asked)
+    pub(super) fn new(faults: Faults) -> (Self, Receiver<AuditRequest>) {
+        let (asks, asked) = sync_channel(REQUESTS);
+        (Self { asks, faults }, asked)
+    }
+
+    /// How many faults of each kind the audit last found. Starts no reading.
+    pub(in super::super) fn faults(&self) -> BTreeMap<Kind, usize> {
+        self.faults.borrow().clone()
     }
 
     /// Asks for what differs, by readings that begin from now on.
@@ -66,7 +77,7 @@ impl Inbox {
         asked: impl FnOnce(oneshot::Sender<T>) -> AuditRequest,
     ) -> Result<oneshot::Receiver<T>, Full> {
         let (waits, answer) = oneshot::channel();
-        self.0.try_send(asked(waits)).map_err(|_full| Full)?;
+        self.asks.try_send(asked(waits)).map_err(|_full| Full)?;
         Ok(answer)
     }
 }
@@ -83,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_taken_at_once_and_bounded() {
-        let (inbox, asked) = Inbox::new();
+        let (inbox, asked) = Inbox::new(watch::channel(BTreeMap::new()).1);
         let _report = inbox.report().unwrap();
         let waiting: Vec<_> =
             (1..REQUESTS).map(|n| inbox.repair(BTreeSet::new(), n % 2 == 0).unwrap()).collect();

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 use nodefence_common::{DEFAULT_ICMP_PER_SECOND, DEFAULT_MAX_BACKENDS, DEFAULT_RESCUE_PER_SECOND};
@@ -223,6 +223,13 @@ pub struct AgentArgs {
     /// A folder in which others could change what is pinned is refused, with the command that puts it right.
     #[arg(long, help_heading = PROCESS, value_name = "DIR", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+
+    /// Serve /metrics, /livez, /readyz and /v1/status over HTTP [default: nothing is served]
+    ///
+    /// Anybody who reaches the address may read there, and nobody can change anything. docs/metrics.md has the metrics. While another
+    /// process has the port, the agent runs without it and tries again each second.
+    #[arg(long, help_heading = PROCESS, value_name = "ADDRESS:PORT")]
+    pub http: Option<SocketAddr>,
 
     /// Take over from an agent that runs: it ends, the dataplane stays
     ///
