@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod causes;
+mod replace;
 
 pub mod agent;
 pub mod cli;
@@ -14,6 +15,7 @@ pub mod drain;
 pub mod flags;
 pub mod http;
 pub mod ledger;
+pub mod off;
 pub mod report;
 pub mod rescue;
 pub mod source;

@@ -17,6 +17,7 @@ use super::{
     idle::{self, Challenger},
     inbox::Inbox,
     mode, neighbours, network,
+    off::Switch,
     outlets::Bells,
     reader::{self, Reader},
     rescue::{self, Rescue},
@@ -182,12 +183,13 @@ pub(super) fn others(shared: &Shared, theirs: Theirs) -> std::io::Result<Others>
     Ok(Others { source: source_row, neighbours, audit })
 }
 
-/// Makes the handler of requests from the socket. `handed_over` is cancelled once another agent takes over.
+/// Makes the handler of requests from the socket. `switch` turns the agent off. `handed_over` is cancelled once another agent takes over.
 pub(super) fn requests(
     shared: Shared,
     rows: Rows,
     audit: audit::Inbox,
     started: Timestamp,
+    switch: Switch,
     handed_over: CancellationToken,
 ) -> Requests {
     let shown = Shown {
@@ -209,6 +211,7 @@ pub(super) fn requests(
         looks: shared.bells.looks,
         audit,
         crew: shared.crew,
+        switch,
         handed_over,
     }
 }

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::{
     claim_rows::whole_seconds,
     inbox::{Inbox, NoAnswer},
+    logging::Logging,
     notes::{Note, mode_changes_later},
     rows::{Shown, replacement},
     settings_rows::settings_row,
@@ -44,11 +45,10 @@ pub(super) async fn mode(
 
 /// Changes what is logged where a level is given. Returns what is logged.
 pub(super) fn log_level(
-    shown: &Shown,
+    log: &Logging,
     level: Option<String>,
     by: String,
 ) -> Result<Adjusted<String>, Failure> {
-    let log = &shown.sight.settings.log;
     if let Some(level) = level {
         let asked = asked_now(by.clone());
         let tell = || {

@@ -22,17 +22,21 @@ use look::look;
 pub(super) use inbox::Inbox;
 pub(super) use read::AuditContext;
 
-/// Starts the thread, which goes on for as long as the process does: the end of the agent waits for no reading.
+/// Starts the thread, which ends after its next look once the agent does: the end of the agent waits for no reading.
 pub(super) fn start(context: AuditContext, crew: &Crew) -> std::io::Result<Inbox> {
     let mut memory = AuditMemory::new(&context.sight.settings.audit);
     let (inbox, asked) = Inbox::new(memory.faults());
     // A sender is held here, so that the thread waits between two looks even when nobody can ask any more.
     let open = inbox.clone();
+    let stop = crew.stop();
     crew.thread("audit", Priority::Batch, move || {
         let _open = open;
         loop {
             // A request that came meanwhile waited for one reading at most.
             let all = take(&asked, memory.pause().max(SOONEST / 5));
+            if stop.is_cancelled() {
+                return Ok(());
+            }
             if all.is_empty() {
                 let due = memory.due();
                 look(&mut memory, &context, due);

@@ -42,11 +42,13 @@ pub(super) struct BuildWork {
     mode: Option<Option<proxy::Mode>>,
     /// When the source last confirmed the view that it gave last.
     confirmed: Option<Now>,
+    /// The agent ends, or is turned off.
+    end: bool,
 }
 
 impl BuildWork {
     fn is_something(&self) -> bool {
-        self.view.is_some() || self.mode.is_some() || self.confirmed.is_some()
+        self.view.is_some() || self.mode.is_some() || self.confirmed.is_some() || self.end
     }
 }
 
@@ -66,6 +68,11 @@ impl Builds {
     /// The source confirms the view that was delivered last and taken.
     pub(super) fn confirm(&self, at: Now) {
         self.0.post(|work| work.confirmed = Some(at));
+    }
+
+    /// Has the thread end.
+    pub(super) fn end(&self) {
+        self.0.post(|work| work.end = true);
     }
 
     /// kube-proxy forwards in this mode from now on.
@@ -190,6 +197,9 @@ impl Builder {
                 let comes_back = self.bin.len() > 1 || self.places_wait;
                 let longest = if comes_back { SWEEP } else { IDLE };
                 let work = builds.0.take(longest, BuildWork::is_something);
+                if work.end {
+                    return Ok(());
+                }
                 let begun = Instant::now();
                 let apart = if work.is_something() { APART } else { Duration::ZERO };
                 let written = Epoch(beat.tables());

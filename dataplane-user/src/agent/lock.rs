@@ -13,7 +13,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use crate::ledger;
+use crate::{ledger, off};
 
 /// Why this process may not be the agent.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,11 @@ pub struct Lock {
 /// Something in the folder that no agent put there.
 fn stranger(run_dir: &Path) -> Option<String> {
     let names = fs::read_dir(run_dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| !["agent.", "flags.", ledger::FILES].iter().any(|ours| name.starts_with(ours))).min()
+    names
+        .filter(|name| {
+            !["agent.", "flags.", off::FILES, ledger::FILES].iter().any(|ours| name.starts_with(ours))
+        })
+        .min()
 }
 
 fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> LockError {

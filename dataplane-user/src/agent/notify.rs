@@ -39,15 +39,34 @@ impl Notifier {
     /// # Errors
     /// Where the kernel has no room for the thread.
     pub(super) fn start(sight: Sight, beat: Arc<Beat>, crew: &Crew) -> io::Result<Option<Self>> {
+        Self::begin(Box::new(move || status(&sight)), beat, crew)
+    }
+
+    /// Tells that the agent is off, and that it is alive. `None` where no service manager listens.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub(super) fn of_off(status: String, beat: Arc<Beat>, crew: &Crew) -> io::Result<Option<Self>> {
+        Self::begin(Box::new(move || status.clone()), beat, crew)
+    }
+
+    /// Ends the thread, and tells nothing: the agent goes on, and another thread tells of it.
+    pub(super) fn leave(mut self) {
+        if let Some(goes_on) = self.goes_on.take() {
+            let _ended_already = goes_on.try_send(());
+        }
+    }
+
+    fn begin(status: Status, beat: Arc<Beat>, crew: &Crew) -> io::Result<Option<Self>> {
         if std::env::var_os("NOTIFY_SOCKET").is_none_or(|socket| socket.is_empty()) {
             return Ok(None);
         }
-        let (goes_on, ends) = sync_channel(0);
+        let (goes_on, ends) = sync_channel(1);
         let (over, told) = channel();
         // At this priority the thread waits for a socket alone and not for a processor: on a busy machine an agent that works must
         // not be taken for one that hangs.
         crew.hand("notify", Priority::First, move || {
-            let mut teller = Teller { sight, beat, status: String::new(), failed: false };
+            let mut teller = Teller { now: status, beat, status: String::new(), failed: false };
             teller.follow(&ends);
             let _late = over.send(());
         })?;
@@ -63,8 +82,11 @@ impl Drop for Notifier {
     }
 }
 
+/// The agent's state, in a line.
+type Status = Box<dyn Fn() -> String + Send>;
+
 struct Teller {
-    sight: Sight,
+    now: Status,
     beat: Arc<Beat>,
     /// The status as it was last told.
     status: String,
@@ -78,7 +100,7 @@ impl Teller {
         let look = watchdog.as_ref().map_or(LOOK, |watchdog| watchdog.look().min(LOOK));
         self.tell(&[NotifyState::Ready]);
         loop {
-            let status = status(&self.sight);
+            let status = (self.now)();
             if status != self.status {
                 self.tell(&[NotifyState::Status(&status)]);
                 self.status = status;
@@ -88,7 +110,8 @@ impl Teller {
             }
             match ends.recv_timeout(look) {
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(()) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         self.tell(&[NotifyState::Stopping, NotifyState::Status("ends; verdicts lapse in 3 s")]);

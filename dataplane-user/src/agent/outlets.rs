@@ -12,6 +12,8 @@ use crate::enforce::TablesPlan;
 pub(super) struct TablesWork {
     /// The latest tables.
     pub(super) plan: Option<TablesPlan>,
+    /// The agent ends, or is turned off: nothing more is to be written.
+    pub(super) end: bool,
 }
 
 /// All outlets of `verdicts`.

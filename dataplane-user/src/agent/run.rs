@@ -5,33 +5,30 @@ use std::{path::Path, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     actors::{self, Others, Theirs},
-    drain::Draining,
     inbox::Inbox,
     lock::{Lock, LockError},
     mode,
     notify::Notifier,
+    off::{self, Ends, House, OffAgent, Stand, Switch, TURNED_OFF, Turns, Why},
+    phase::Phase,
     preflight,
-    rescue::Rescue,
-    serve::Requests,
     settings::Settings,
     signals::Signals,
     source::{Followed, Source},
     stages::Stages,
     start::{Inherited, Known, Opened, open, take_over},
-    store::Store,
     tables::TablesRow,
-    threads::Crew,
+    threads::{Crew, Fallen},
     told::Rows,
-    verdicts::Verdicts,
 };
 use crate::{
     dataplane::probe::{Findings, Present},
     enforce::Input,
-    report::Server,
+    off::{OffFile, Owner},
+    report::{OffRow, Server},
 };
 
 /// How often to look whether somebody removed the socket or the run folder.
@@ -39,34 +36,58 @@ const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 /// How long the end waits at most until flags are saved whose folder was removed.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 /// How long tasks may take to end in order.
-const WIND_UP: Duration = Duration::from_secs(1);
+pub(super) const WIND_UP: Duration = Duration::from_secs(1);
+
+/// How long a start waits for a lock that a command may have.
+const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// How long the start waits at most for flags and settings of the API server.
 const ORDERS: Duration = Duration::from_secs(1);
 
 /// The advice where another agent runs.
-const ADVICE: &str = "end it, or start this one with --take-over";
+pub(super) const ADVICE: &str = "end it, or start this one with --take-over";
 
-/// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel.
+/// What follows the agent's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing: the process ends.
+    Over,
+    /// The same program is to run in this process anew: the agent was turned on, or off before it ran.
+    Anew,
+}
+
+/// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel. While
+/// the agent is off, nothing of it is in the kernel. `off`: whether the settings in the API server turn the agent off; the sender must outlive
+/// the source of nodes, which ends while the agent is off.
 ///
 /// # Errors
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
-pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
+pub async fn run(settings: Settings, source: Source, off: watch::Receiver<bool>) -> anyhow::Result<Ended> {
     let mut stages = Stages::begin();
     // The agent's files and its socket are closed to other users from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
-    let started = start(settings, source, &mut signals, &mut stages).await?;
+    let mut ends = Ends::new(&mut signals, OffFile::new(&settings.run_dir));
+    let (switch, turns) = Turns::new(off);
+    let started = start(settings, source, &mut ends, (switch, turns), &mut stages).await?;
     stages.over();
     match started {
         Started::Runs(agent) => agent.run(&mut signals).await,
+        Started::Off { lock, settings, row, turns, switch } => {
+            let server = Server::bind(settings.socket.clone())?;
+            let mut agent = OffAgent::begin(House::new(settings, lock, server), turns, switch, row);
+            agent.undo(Owner::Other).await;
+            agent.notify()?;
+            agent.run(&mut signals).await
+        }
         Started::Not(why) => {
             tracing::info!(
                 event = "ended-before-start",
                 why,
                 "the agent was told to end before it ran; verdicts that it renewed lapse in 3 s"
             );
-            Ok(())
+            // The next start finds the file.
+            Ok(if why == TURNED_OFF { Ended::Anew } else { Ended::Over })
         }
     }
 }
@@ -74,37 +95,63 @@ pub async fn run(settings: Settings, source: Source) -> anyhow::Result<()> {
 /// The outcome of a start.
 enum Started {
     Runs(Box<Agent>),
+    /// The agent is off.
+    Off {
+        lock: Lock,
+        settings: Arc<Settings>,
+        row: OffRow,
+        turns: Turns,
+        switch: Switch,
+    },
     /// The start was told to end.
     Not(&'static str),
 }
 
 /// An agent that runs.
 struct Agent {
-    crew: Crew,
-    settings: Arc<Settings>,
-    lock: Lock,
-    server: Arc<Server>,
-    verdicts: Verdicts,
-    store: Store,
-    draining: Draining,
-    rescuing: Rescue,
-    notifier: Option<Notifier>,
-    handed_over: CancellationToken,
+    phase: Phase,
+    house: House,
+    turns: Turns,
+    switch: Switch,
 }
 
 async fn start(
     settings: Settings,
     source: Source,
-    signals: &mut Signals,
+    ends: &mut Ends<'_>,
+    (switch, turns): (Switch, Turns),
     stages: &mut Stages,
 ) -> anyhow::Result<Started> {
     let crew = Crew::default();
     preflight::check(&settings)?;
     stages.enter("lock");
-    let held = match Lock::take(&settings.run_dir, ADVICE) {
+    let taken = match Lock::take(&settings.run_dir, ADVICE) {
+        // A command that found no agent may have the lock for a moment.
+        Err(LockError::Busy { .. }) if !settings.take_over => {
+            let run_dir = settings.run_dir.clone();
+            crew.blocking("lock", move || Lock::wait(&run_dir, ADVICE, BRIEFLY, None)).await?
+        }
+        taken => taken,
+    };
+    let held = match taken {
         Err(LockError::Busy { .. }) if settings.take_over => None,
         taken => Some(taken?),
     };
+    if let Some(row) = off::standing(&settings.run_dir, &turns) {
+        let lock = match held {
+            Some(lock) => lock,
+            None => {
+                let with = settings.clone();
+                let taking = crew.blocking("lock", move || take_over(&with));
+                tokio::select! {
+                    biased;
+                    taken = taking => taken??,
+                    why = ends.signal() => return Ok(Started::Not(why)),
+                }
+            }
+        };
+        return Ok(Started::Off { lock, settings: Arc::new(settings), row, turns, switch });
+    }
     // A running agent goes on renewing its verdicts until this one is ready. Without a running agent, this one renews from now on what an
     // earlier one left.
     let bridge = match &held {
@@ -119,13 +166,13 @@ async fn start(
         biased;
         fallen = crew.falls() => return Err(fallen.into()),
         source = source.first(&settings, &crew) => source?,
-        why = signals.come() => return Ok(Started::Not(why)),
+        why = ends.come() => return Ok(Started::Not(why)),
     };
     let seen = Seen::look(source, &settings, &crew).await?;
     if let Some(inherited) = &bridge {
         inherited.know_flags(&seen.known.view);
     }
-    if let Some(why) = signals.came().await {
+    if let Some(why) = ends.came().await {
         return Ok(Started::Not(why));
     }
     let lock = match held {
@@ -139,11 +186,16 @@ async fn start(
                 taken = taking => taken??,
                 fallen = crew.falls() => return Err(fallen.into()),
                 // The other agent may have been asked to hand over already: it learns that nobody waits any more.
-                why = signals.come() => return Ok(Started::Not(why)),
+                why = ends.come() => return Ok(Started::Not(why)),
             }
         }
     };
-    let server = Arc::new(Server::bind(settings.socket.clone())?);
+    // The other agent may have been turned off meanwhile.
+    if OffFile::new(&settings.run_dir).is_there() {
+        return Ok(Started::Not(TURNED_OFF));
+    }
+    let server = Server::bind(settings.socket.clone())?;
+    let mut house = House::new(Arc::new(settings.clone()), lock, server);
     let inherited = match bridge {
         Some(inherited) => inherited,
         None => {
@@ -168,7 +220,7 @@ async fn start(
         biased;
         () = tables_written(&tables, &verdicts.inbox) => {}
         fallen = crew.falls() => return Err(fallen.into()),
-        why = signals.come() => return Ok(Started::Not(why)),
+        why = ends.come() => return Ok(Started::Not(why)),
     }
     stages.enter("routes");
     // The drain begins after the tables: what an earlier agent drained from IPVS is taken up only once it is known again which nodes
@@ -179,13 +231,13 @@ async fn start(
         biased;
         routes = actors::routes(&shared, devices) => routes?,
         fallen = crew.falls() => return Err(fallen.into()),
-        why = signals.come() => return Ok(Started::Not(why)),
+        why = ends.come() => return Ok(Started::Not(why)),
     };
     stages.enter("actors");
     let theirs = Theirs { source, present, look, switches, events, cut_log };
     let Others { source, neighbours, audit } = actors::others(&shared, theirs)?;
     stages.enter("serving");
-    let settings = Arc::clone(&shared.sight.settings);
+    let settings = Arc::clone(&house.settings);
     let sight = shared.sight.clone();
     tracing::info!(
         event = "started",
@@ -198,15 +250,15 @@ async fn start(
     let flags_problem = store.problem.clone();
     let writing = Arc::clone(&store.writing);
     let rows = Rows { source, orders, tables, flags_problem, writing, routes, neighbours };
-    let handed_over = CancellationToken::new();
-    let requests = actors::requests(shared, rows, audit, started, handed_over.clone());
+    let builds = Arc::clone(&shared.builds);
+    let handed_over = house.handed_over.clone();
+    let requests = actors::requests(shared, rows, audit, started, switch.clone(), handed_over);
     // Only the port's first state matters so far: nobody closes it before the agent ends.
     drop(super::http::start(&requests, &crew));
-    crew.task("api", serve(Arc::clone(&server), requests, crew.clone()));
+    house.serve(Stand::Runs(Arc::new(requests)));
     let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
-    let agent =
-        Agent { crew, settings, lock, server, verdicts, store, draining, rescuing, notifier, handed_over };
-    Ok(Started::Runs(Box::new(agent)))
+    let phase = Phase { crew, verdicts, store, builds, draining, rescuing, notifier };
+    Ok(Started::Runs(Box::new(Agent { phase, house, turns, switch })))
 }
 
 /// The facts that are found out before anything is opened, and the parts that go on to follow them.
@@ -241,46 +293,46 @@ impl Seen {
     }
 }
 
+/// Why an agent that runs does not go on.
+enum Next {
+    End(&'static str),
+    Off(Why),
+}
+
 impl Agent {
-    /// Runs until the agent is told to end, or until a thread or task has fallen.
-    async fn run(self, signals: &mut Signals) -> anyhow::Result<()> {
-        let Self {
-            crew,
-            settings,
-            mut lock,
-            server,
-            verdicts,
-            store,
-            draining,
-            rescuing,
-            notifier,
-            handed_over,
-        } = self;
-        let ended = tokio::select! {
+    /// Runs until the agent is told to end or to be off, or until a thread or task has fallen.
+    async fn run(self, signals: &mut Signals) -> anyhow::Result<Ended> {
+        let Self { phase, mut house, mut turns, switch } = self;
+        let settings = Arc::clone(&house.settings);
+        let run_dir = &settings.run_dir;
+        let inbox = Arc::clone(&phase.verdicts.inbox);
+        let next = tokio::select! {
             // The order matters: a thread that ends once the agent was told to end is no fault.
             biased;
-            why = signals.come() => Ok(why),
-            () = handed_over.cancelled() => Ok("another agent takes over"),
-            () = lost(&server, &lock, &settings.run_dir) => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
-            fallen = crew.falls() => match is_lost(&server, &lock, &settings.run_dir) {
+            why = signals.come() => Ok(Next::End(why)),
+            () = house.handed_over.cancelled() => Ok(Next::End("another agent takes over")),
+            () = lost(&house.server, &house.lock, run_dir) => Err(write_down(&settings, &inbox, &mut house.lock).await),
+            fallen = fallen(&phase.crew, &house.crew) => match is_lost(&house.server, &house.lock, run_dir) {
                 // A thread or task noticed first that files are gone.
-                true => Err(write_down(&settings, &verdicts.inbox, &mut lock).await),
+                true => Err(write_down(&settings, &inbox, &mut house.lock).await),
                 false => Err(fallen.into()),
             },
+            why = turns.off() => Ok(Next::Off(why)),
         };
-        crew.end();
-        // A service manager counts the time of the end from now on.
-        drop(notifier);
-        drop(draining);
-        drop(rescuing);
-        // This comes before the lock is given up: whoever takes over has the verdicts' whole lifetime to do so.
-        drop(verdicts);
-        store.end(WIND_UP);
-        crew.wind_up(WIND_UP).await;
+        let ended = match next {
+            Ok(Next::Off(why)) => return phase.off(house, turns, switch, why, signals).await,
+            Ok(Next::End(why)) => Ok(why),
+            Err(error) => Err(error),
+        };
+        let crew = phase.crew.clone();
+        phase.end().await;
+        let House { crew: house, server, lock, .. } = house;
+        house.end();
+        house.wind_up(WIND_UP).await;
         // The socket goes before the lock: whoever has the lock may take what lies there for stale.
         server.remove();
         // This also covers a thread or task that fell on the way to the end: its work was not done.
-        let ended = match crew.fallen() {
+        let ended = match crew.fallen().or(house.fallen()) {
             Some(fallen) if ended.is_ok() => Err(fallen.into()),
             _ => ended,
         };
@@ -299,20 +351,16 @@ impl Agent {
                 );
             }
         }
-        ended.map(drop)
+        ended.map(|_| Ended::Over)
     }
 }
 
-/// Serves until the agent ends. A request that panics ends the agent, as each panic does: the agent's state may be half changed. Bytes
-/// that are no request are answered, and panic nowhere.
-async fn serve(server: Arc<Server>, requests: Requests, crew: Crew) -> anyhow::Result<()> {
-    let stop = crew.stop();
-    let serving = server.serve(Arc::new(requests), |talk| crew.errand("api", talk));
+/// Returns once a thread or task of either has fallen.
+async fn fallen(phase: &Crew, house: &Crew) -> Fallen {
     tokio::select! {
-        () = stop.cancelled() => {}
-        () = serving => {}
+        fallen = phase.falls() => fallen,
+        fallen = house.falls() => fallen,
     }
-    Ok(())
 }
 
 /// Waits until the first tables were written, or could not be, and until all that follows from them is in the maps.
@@ -329,7 +377,7 @@ fn is_lost(server: &Server, lock: &Lock, run_dir: &Path) -> bool {
 }
 
 /// Returns once somebody removed the socket or the run folder.
-async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
+pub(super) async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
     while !is_lost(server, lock, run_dir) {
         tokio::time::sleep(LOOK_FOR_FILES).await;
     }

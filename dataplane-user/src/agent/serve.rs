@@ -19,6 +19,7 @@ use super::{
     inbox::{Command, Inbox, NoAnswer},
     looks::Looks,
     notes::{Note, left_meanwhile},
+    off::Switch,
     records::{flagged, unflagged},
     refusals::{failure, save_warning},
     rows::{self, Shown},
@@ -29,6 +30,7 @@ use crate::{
     cluster::NodeName,
     enforce::{Change, Changed, ClaimSource, Done, Input, NewClaim, SaveState},
     flags::monotonic_ns,
+    off::Off,
     report::{ChallengeRow, Failure, FlagReport, Handler, Peer, Reply, Request, UnflagReport},
 };
 
@@ -72,6 +74,8 @@ pub(super) struct Requests {
     pub(super) crew: Crew,
     /// The places of the commands that wait for the end of a round: [`WAITERS`] of them.
     pub(super) waiters: Semaphore,
+    /// Turns the agent off.
+    pub(super) switch: Switch,
     /// Cancelled once another agent takes over.
     pub(super) handed_over: CancellationToken,
 }
@@ -243,7 +247,15 @@ impl Handler for Requests {
                 Err(failure) => Reply::Error(failure),
             },
             Request::LogLevel { level, sudo_user } => match self.who(peer, sudo_user).await {
-                Ok(by) => adjust::log_level(&self.shown, level, by).into(),
+                Ok(by) => adjust::log_level(&self.shown.sight.settings.log, level, by).into(),
+                Err(failure) => Reply::Error(failure),
+            },
+            Request::Off { reason, sudo_user } => match self.who(peer, sudo_user).await {
+                Ok(by) => self.switch.off(Off::now(by, reason)).await.into(),
+                Err(failure) => Reply::Error(failure),
+            },
+            Request::On { sudo_user } => match self.who(peer, sudo_user).await {
+                Ok(by) => self.switch.on(by).await.into(),
                 Err(failure) => Reply::Error(failure),
             },
             Request::HandOver => {

@@ -48,7 +48,10 @@ impl Tables {
     pub(super) fn start(mut self, crew: &Crew) -> std::io::Result<()> {
         let started = crew.thread("tables", Priority::Batch, move || {
             loop {
-                let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some());
+                let work = self.work.take(self.comparing.pause(), |work| work.plan.is_some() || work.end);
+                if work.end {
+                    return Ok(());
+                }
                 if let Some(plan) = work.plan {
                     self.write(&plan);
                     self.comparing.written();

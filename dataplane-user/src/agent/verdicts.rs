@@ -161,6 +161,9 @@ impl Driver {
         if let Some(last) = self.enforcer.last_save() {
             self.store.post(|work| work.save = Some(last));
         }
+        if let Some(open) = &self.outlets {
+            open.outlets.tables.post(|work| work.end = true);
+        }
     }
 
     /// Does all that is to be done now.

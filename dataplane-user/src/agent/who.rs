@@ -14,6 +14,11 @@ pub(super) fn name(peer: Peer, sudo_user: Option<&str>) -> String {
     named(peer.uid, &users, sudo_user)
 }
 
+/// This process's user in words: for a command that finds no agent to ask.
+pub fn requester(sudo_user: Option<&str>) -> String {
+    name(Peer { uid: nix::unistd::geteuid().as_raw() }, sudo_user)
+}
+
 fn named(uid: u32, users: &str, sudo_user: Option<&str>) -> String {
     let user = match (uid, users.lines().find_map(|line| of_uid(line, uid))) {
         (0, _) => "root".to_owned(),

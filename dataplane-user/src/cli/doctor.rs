@@ -19,7 +19,9 @@ use crate::{
     doctor::{AS_ROOT, Check, Counting, DoctorReport, Facts, Level, judge},
     plan::Mode,
     proxy,
-    report::{Beside, ClientError, Effect, GuardRow, Health, IpvsRow, ReplacementRow, Status},
+    report::{
+        Beside, ClientError, Effect, GuardRow, Health, IpvsRow, OffStatus, OrOff, ReplacementRow, Status,
+    },
 };
 
 /// Checks the machine and prints the result. Where an agent runs, its own answer says where its pins are and what forwards Services.
@@ -30,6 +32,11 @@ pub(super) fn run(
     socket: &Path,
 ) -> anyhow::Result<Exit> {
     let (answer, pid) = explain::ask(socket);
+    let off = match &answer {
+        Ok(OrOff::Off(status)) => Some(off(status)),
+        _ => None,
+    };
+    let answer = explain::running(answer);
     let running = answer.as_ref().ok();
     let of_agent = running.map(|status| Path::new(&status.dataplane.pin_dir));
     let pin_dir = pin_dir.or(of_agent).unwrap_or(Path::new(PIN_DIR));
@@ -60,7 +67,10 @@ pub(super) fn run(
         }
         Err(error) => checks.push(unknown("interfaces", &error.to_string())),
     }
-    checks.extend(agent(answer, pid));
+    match off {
+        Some(check) => checks.push(check),
+        None => checks.extend(agent(answer, pid)),
+    }
     let report = DoctorReport::from(checks);
     print(format, &report, |report| table(&report.items, colours()))?;
     Ok(if report.level == Level::Fail { Exit::Findings } else { Exit::Ok })
@@ -237,6 +247,12 @@ fn interface(status: &InterfaceStatus, wanted: bool, lacking: &[&str]) -> Vec<Ch
         )
     }));
     checks
+}
+
+/// The check of an agent that is off.
+pub(super) fn off(status: &OffStatus) -> Check {
+    let found = format!("process {} is {}", status.pid, status.off.text());
+    Check::warn("agent", found, format!("nodefence on  # {}", status.off.end()))
 }
 
 /// The checks of the agent. `pid`: the process that listens at its socket.

@@ -10,13 +10,16 @@ use super::{
     exit::Exit,
     output::{causes, print, printable},
 };
-use crate::report::{Client, ClientError, Code, Document, Explanation, Health, Request, Status, Warning};
+use crate::report::{
+    Client, ClientError, Code, Document, ErrorKind, Explanation, Failure, Health, OrOff, Request, Status,
+    Warning,
+};
 
 /// How long the agent may take to answer before it counts as hung.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the agent for its status. Returns the answer, and the id of the process that listens at the socket.
-pub(super) fn ask(socket: &Path) -> (Result<Status, ClientError>, Option<i32>) {
+pub(super) fn ask(socket: &Path) -> (Result<OrOff<Status>, ClientError>, Option<i32>) {
     let mut pid = None;
     let answer = Client::connect(socket).and_then(|mut client| {
         pid = client.agent_pid();
@@ -24,6 +27,17 @@ pub(super) fn ask(socket: &Path) -> (Result<Status, ClientError>, Option<i32>) {
         client.ask(&Request::Status)
     });
     (answer, pid)
+}
+
+/// The status of an agent that runs. One that is off has none, and that is why.
+pub(super) fn running(answer: Result<OrOff<Status>, ClientError>) -> Result<Status, ClientError> {
+    match answer? {
+        OrOff::Runs(status) => Ok(status),
+        OrOff::Off(status) => {
+            let why = format!("the agent is {}", status.off.text());
+            Err(Failure::new(ErrorKind::Refused, why).into())
+        }
+    }
 }
 
 /// The explanation of a warning of `status`.
@@ -82,7 +96,7 @@ impl Explained {
 /// Explains a warning. An agent that does not answer is no error, since the explanation is the same everywhere.
 pub(super) fn explain(code: Code, format: Format, socket: &Path) -> anyhow::Result<Exit> {
     let (answer, _) = ask(socket);
-    print(format, &Explained::new(code, answer), Explained::text)?;
+    print(format, &Explained::new(code, running(answer)), Explained::text)?;
     Ok(Exit::Ok)
 }
 

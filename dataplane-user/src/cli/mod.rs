@@ -1,4 +1,5 @@
-//! The verbs of the `nodefence` binary. All but `agent`, `crds`, `detach` and `doctor` only talk to the agent's socket.
+//! The verbs of the `nodefence` binary. All but `agent`, `crds`, `detach` and `doctor` only talk to the agent's socket. Where no agent runs,
+//! `off` and `on` do the work themselves.
 
 mod adjust;
 mod args;
@@ -16,6 +17,7 @@ pub(crate) mod golden;
 mod journal;
 mod log;
 mod nodes;
+mod off;
 mod output;
 #[cfg(test)]
 mod reference;

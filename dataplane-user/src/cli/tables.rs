@@ -83,6 +83,9 @@ pub(super) fn detach(detached: &Detached) -> String {
     if let Some(file) = &detached.flags_file {
         let _ = write!(text, ", and the flags in {}", file.display());
     }
+    if let Some(file) = &detached.off_file {
+        let _ = write!(text, ", and {}: the next agent starts on", file.display());
+    }
     for file in &detached.ledgers_left {
         let _ = write!(
             text,

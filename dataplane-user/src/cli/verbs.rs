@@ -1,40 +1,45 @@
 use std::{
     fs,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use super::{
     adjust,
     args::{
         AgentArgs, Cli, CompletionsArgs, DetachArgs, DoctorArgs, FlagArgs, FlowsArgs, Format, GuardArgs,
-        LogLevelArgs, ManArgs, ModeArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
+        LogLevelArgs, ManArgs, ModeArgs, OnArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
     },
     audit, crds, doctor, environment,
     exit::Exit,
     explain, flag,
     log::Log,
     nodes::nodes,
+    off,
     output::{print, put, say},
     status, tables,
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, InterfaceChoice, Lock, Logging, Settings, Source, own_folder},
+    agent::{self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, Settings, Source, own_folder},
     dataplane,
     drain::{self, GuardKind},
     enforce::Auto,
     flags::FlagStore,
     ledger,
+    off::{OffFile, Owner, TakenBack, take_back},
     plan::{Answer, Mode},
     proxy,
     report::{
         AuditReport, BackendRow, Client, ClientError, CounterRow, Detached, Document, ErrorKind, FlagReport,
-        FlowFilter, FlowList, List, ModeReport, PATIENCE_WITH_CHALLENGE, RepairReport, Request, Server,
-        Status, StatusReport, UnflagReport,
+        FlowFilter, FlowList, List, ModeReport, OrOff, PATIENCE_WITH_CHALLENGE, RepairReport, Request,
+        Server, Status, StatusReport, UnflagReport,
     },
     source::{ApiServer, Kubernetes, Objects},
 };
@@ -44,11 +49,13 @@ pub(super) const END_IT: &str = "end it first, or it would attach again";
 const NOT_RESTORED: &str = "all else is removed, but destinations of flagged nodes may still have weight 0 in IPVS (`ipvsadm -Ln` shows them; a restart of kube-proxy \
      gives them their weight back)";
 const TAKE_SIGNALS: &str = "cannot take signals";
+const START_ANEW: &str = "cannot start the agent anew";
 const START_THREADS: &str = "cannot start the agent's threads";
 
 /// The contexts of errors that only a kernel or another program can cause.
 #[cfg(test)]
-pub(super) const CONTEXTS: [&str; 4] = [NOT_RESTORED, TAKE_SIGNALS, START_THREADS, crds::START_CLIENT];
+pub(super) const CONTEXTS: [&str; 5] =
+    [NOT_RESTORED, TAKE_SIGNALS, START_ANEW, START_THREADS, crds::START_CLIENT];
 
 /// Carries out one verb. `objects`: the objects that an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
@@ -68,7 +75,15 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             };
             let log = Log::begin(args.log_format)?;
             let settings = settings(args, &cli, log.logging());
-            return Ok(agent(settings, source).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
+            return match agent(settings, source) {
+                Ok(Ended::Over) => Ok(Exit::Ok),
+                Ok(Ended::Anew) => {
+                    // The lines that wait are written first.
+                    drop(log);
+                    Err(anew())
+                }
+                Err(error) => Ok(log.fails(&error)),
+            };
         }
         Verb::Flag(FlagArgs { node, lasts, reason, force, wait, strict }) => {
             let for_ms = lasts.0.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
@@ -102,7 +117,13 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Counters => caller.list::<CounterRow>(&Request::Counters, tables::counters)?,
         Verb::Status(StatusArgs { check }) => {
-            let report = StatusReport::from(caller.answer::<Status>(&Request::Status)?);
+            let report = match caller.answer::<OrOff<Status>>(&Request::Status)? {
+                OrOff::Runs(status) => StatusReport::from(status),
+                OrOff::Off(report) => {
+                    off::print_status(caller.format, &report)?;
+                    return Ok(if check { Exit::Findings } else { Exit::Ok });
+                }
+            };
             print(caller.format, &report, |report| status::status(report, caller.format))?;
             return Ok(if check { status::check(&report.health) } else { Exit::Ok });
         }
@@ -117,34 +138,40 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Mode(ModeArgs { mode }) => {
             let request = Request::Mode { mode: mode.map(Mode::from), sudo_user: adjust::sudo_user() };
-            caller.ask(&request, |report: &ModeReport| warn(&report.warnings), adjust::mode)?;
+            match caller.answer::<OrOff<ModeReport>>(&request)? {
+                OrOff::Runs(report) => {
+                    warn(&report.warnings);
+                    print(caller.format, &report, adjust::mode)?;
+                }
+                OrOff::Off(report) => off::print_status(caller.format, &report)?,
+            }
         }
         Verb::LogLevel(LogLevelArgs { level }) => {
             let request = Request::LogLevel { level, sudo_user: adjust::sudo_user() };
             caller.ask(&request, quiet, adjust::log_level)?;
         }
+        Verb::Off(ref args) => return off::off(&cli, args),
+        Verb::On(OnArgs {}) => return off::on(&cli),
         Verb::Detach(DetachArgs { ref pin_dir }) => {
             // The lock keeps an agent from starting meanwhile, which would attach again what is being removed.
             let _lock = Lock::take(&cli.run_dir, END_IT)?;
-            // An error of the restore is handled later, since the programs that cut must be removed in any case.
-            let restore = drain::restore_all(&cli.run_dir);
-            let removed = dataplane::detach(pin_dir)?;
+            let TakenBack { removed, restored, not_restored } =
+                take_back(&cli.run_dir, pin_dir, Owner::Other)?;
             let store = FlagStore::new(&cli.run_dir);
             // With flags left behind, the next agent would cut again as soon as it starts.
             let flags_file = store.remove()?.then(|| store.path().to_owned());
+            // Nothing of ours is left to be off.
+            let off = OffFile::new(&cli.run_dir);
+            let off_file = off.remove()?.then(|| off.path().to_owned());
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
-            let (restored, failed) = match restore {
-                Ok(restored) => (restored, None),
-                Err(error) => (0, Some(error)),
-            };
             let ledgers_left = ledger::put_aside(&cli.run_dir);
             let bpffs = dataplane::in_bpffs(pin_dir).unwrap_or(true);
             let warnings = tables::nothing_pinned(&removed, pin_dir, bpffs).into_iter().collect();
-            let detached = Detached { removed, restored, flags_file, ledgers_left, warnings };
+            let detached = Detached { removed, restored, flags_file, off_file, ledgers_left, warnings };
             warn(&detached.warnings);
             print(cli.output, &detached, tables::detach)?;
-            if let Some(error) = failed {
+            if let Some(error) = not_restored {
                 return Err(error.context(NOT_RESTORED));
             }
         }
@@ -192,12 +219,25 @@ pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn agent(settings: Settings, source: Source) -> anyhow::Result<()> {
+fn agent(settings: Settings, source: Source) -> anyhow::Result<Ended> {
     let runtime = agent::runtime().context(START_THREADS)?;
-    let ended = runtime.block_on(agent::run(settings, source));
+    // Nothing reads the settings in the API server yet.
+    let (_says, off) = watch::channel(false);
+    let ended = runtime.block_on(agent::run(settings, source, off));
     // A slow write in the background must not delay the end.
     runtime.shutdown_background();
     ended
+}
+
+/// Runs this very program anew in this process, with the same command line. Returns only where that fails.
+fn anew() -> anyhow::Error {
+    let mut typed = std::env::args_os();
+    // The running program, even where another one lies in its place by now.
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = typed.next() {
+        command.arg0(name);
+    }
+    anyhow::Error::from(command.args(typed).exec()).context(START_ANEW)
 }
 
 struct Caller {

@@ -1,12 +1,15 @@
 use std::{
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use super::format;
-use crate::enforce::{Now, Saved};
+use crate::{
+    enforce::{ClaimSource, Now, Saved},
+    replace::replace,
+};
 
 /// The longest flags file that is accepted, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -109,6 +112,23 @@ impl FlagStore {
         }
     }
 
+    /// The number of flags of this machine's commands in the file that still hold. Changes nothing. `None` where the file cannot be read.
+    pub fn count(&self, now: Now) -> Option<usize> {
+        let text = match self.read() {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(0),
+            Err(_) => return None,
+        };
+        let saved = format::read(&text, &self.boot_id, now).ok()?;
+        Some(
+            saved
+                .claims
+                .iter()
+                .filter(|(_, claim)| claim.source == ClaimSource::Cli && !claim.ended(now))
+                .count(),
+        )
+    }
+
     fn read(&self) -> io::Result<String> {
         let mut text = String::new();
         self.open()?.take(MAX_BYTES).read_to_string(&mut text)?;
@@ -154,20 +174,6 @@ impl FlagStore {
         if text.len() as u64 > MAX_BYTES {
             return Err(io::Error::other(format!("would be {} bytes; the limit is {MAX_BYTES}", text.len())));
         }
-        let aside = self.aside();
-        // The file is created anew, since anything may lie at this path, such as a pipe that nobody reads.
-        if let Err(error) = fs::remove_file(&aside)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        fs::rename(&aside, &self.path)?;
-        if let Some(folder) = self.path.parent() {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+        replace(&self.path, &self.aside(), text)
     }
 }

@@ -70,6 +70,21 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sudo_user: Option<String>,
     },
+    /// Take back all that the agent did to the kernel, and do nothing until [`Request::On`]. Answered with a [`super::OffReport`].
+    Off {
+        /// The reason, in words.
+        #[serde(default)]
+        reason: String,
+        /// The user that sudo names (`SUDO_USER`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sudo_user: Option<String>,
+    },
+    /// End the off state: the agent starts anew. Answered with a [`super::OnReport`].
+    On {
+        /// The user that sudo names (`SUDO_USER`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sudo_user: Option<String>,
+    },
     /// Renew once more, give up the lock and end; the dataplane stays. Answered with the agent's process id.
     HandOver,
 }

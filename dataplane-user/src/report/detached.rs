@@ -17,6 +17,8 @@ pub struct Detached {
     pub restored: usize,
     /// The removed file of saved flags. `None` if there was no such file.
     pub flags_file: Option<PathBuf>,
+    /// The removed file that turned the agent off (`nodefence off`). `None` if there was no such file.
+    pub off_file: Option<PathBuf>,
     /// The ledgers of IPVS that an agent set aside because it could not read them. `detach` leaves them.
     pub ledgers_left: Vec<PathBuf>,
     /// What the operator should know, in words.

@@ -14,6 +14,7 @@ use super::{
     health::StatusReport,
     model::{BackendRow, CounterRow, FlagReport, NodeRow, UnflagReport},
     nodes::NodeList,
+    off::{OffReport, OffStatus, OnReport},
 };
 use crate::crds::Applied;
 
@@ -100,6 +101,9 @@ documents! {
     RepairReport = "RepairReport" by "nodefence repair",
     ModeReport = "ModeReport" by "nodefence mode",
     Adjusted<String> = "LogLevelReport" by "nodefence log-level",
+    OffReport = "OffReport" by "nodefence off",
+    OnReport = "OnReport" by "nodefence on",
+    OffStatus = "OffStatus" by "nodefence status",
     Detached = "DetachReport" by "nodefence detach",
     List<Applied> = "CrdReport" by "nodefence crds --apply",
 }

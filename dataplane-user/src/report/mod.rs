@@ -15,6 +15,7 @@ mod health;
 mod ipvs;
 mod model;
 mod nodes;
+mod off;
 mod replacement;
 mod rescue;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use model::{
     NodeRow, StaleRow, Status, UnflagReport,
 };
 pub use nodes::NodeList;
+pub use off::{OffKind, OffReport, OffRow, OffState, OffStatus, OnReport, OrOff};
 pub use replacement::{Beside, ReplacementRow};
 pub use rescue::{OwnRow, OwnState, RescueRow};
 pub use server::{Handler, Peer, Server, ServerError};

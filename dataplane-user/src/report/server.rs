@@ -65,6 +65,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A hand-over was granted. `_heard`: whether the requester was told so; otherwise it had gone.
     fn handed_over(&self, _heard: bool) {}
+
+    /// The answer to [`Request::On`] is on its way, or its requester had gone: the agent may start anew.
+    fn turned_on(&self) {}
 }
 
 /// Why the socket cannot be served.
@@ -296,6 +299,13 @@ async fn talk(
                     if matches!(reply, Reply::Ok(_)) {
                         handler.handed_over(sent);
                     }
+                    continue;
+                }
+                Ok(request @ Request::On { .. }) => {
+                    let reply = handler.handle(request, peer).await;
+                    let sent = send(&mut lines, &reply).await;
+                    handler.turned_on();
+                    sent?;
                     continue;
                 }
                 // A client that was killed while it waits for challenges would hold its place.

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin, bin_path, nodefence_command};
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 21] = [
     "agent",
     "flag",
     "unflag",
@@ -25,6 +25,8 @@ const VERBS: [&str; 19] = [
     "repair",
     "mode",
     "log-level",
+    "off",
+    "on",
     "detach",
     "guard",
     "doctor",

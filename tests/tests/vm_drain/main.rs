@@ -6,6 +6,7 @@ mod end;
 mod ending;
 mod exact;
 mod life;
+mod off;
 mod schedulers;
 mod steps;
 mod tables;

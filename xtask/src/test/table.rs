@@ -108,6 +108,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_life::unread", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
+    file("agent_off", NATIVE_AND_OLDEST, 10).is(&[Slow]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),

@@ -6,7 +6,9 @@ use super::{
 };
 
 /// What `detach` removed from the kernel.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, schemars::JsonSchema)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct DetachReport {
     /// The number of tcx and XDP links.
     pub links: u32,
@@ -25,9 +27,23 @@ pub struct DetachReport {
 /// [`Error::Busy`] if a [`super::Dataplane`] is open on the folder. Nothing is removed below a running agent. [`Error::Exposed`] if another
 /// user could change the pins, and so choose what is removed.
 pub fn detach(pin_dir: &Path) -> Result<DetachReport, Error> {
-    let root = folders::root(pin_dir)?;
     exposed::refuse(pin_dir)?;
-    let _lock = PinLock::existing(root)?;
+    let _lock = PinLock::existing(folders::root(pin_dir)?)?;
+    remove(pin_dir)
+}
+
+/// As [`detach`], for the process that has the [`super::Dataplane`] open, once none of its threads attaches any more. Parts of the dataplane may
+/// still be open: what they write goes to maps that no program reads.
+///
+/// # Errors
+/// As of [`detach`], but never [`Error::Busy`].
+pub fn detach_own(pin_dir: &Path) -> Result<DetachReport, Error> {
+    exposed::refuse(pin_dir)?;
+    remove(pin_dir)
+}
+
+fn remove(pin_dir: &Path) -> Result<DetachReport, Error> {
+    let root = folders::root(pin_dir)?;
     let mut report = DetachReport::default();
     let mut dirs = vec![pin_dir.to_owned()];
     dirs.extend(versions::others(pin_dir)?);

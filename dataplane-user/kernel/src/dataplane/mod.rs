@@ -49,7 +49,7 @@ mod xdp;
 pub use ahead::ProgramAhead;
 pub use attach::{Attach, InterfaceStatus};
 pub use compare::Comparison;
-pub use detach::{DetachReport, detach};
+pub use detach::{DetachReport, detach, detach_own};
 pub use error::{Error, OLDEST};
 pub use events::EventStream;
 pub use features::{Features, features};

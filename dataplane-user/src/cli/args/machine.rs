@@ -10,7 +10,7 @@ const DETACH: Help = Help {
 What an agent drained from IPVS is restored first. Ledgers that could not be read and were set aside (`ledger.bad1` to 9) are named and \
 left. Where nothing of ours is pinned in the folder, a warning says that what another --pin-dir had attached may still be.",
     short: "\
-Programs, links, filters, maps, pins and the flags in the run folder are removed; a clsact qdisc only if we made it and it is empty. \
+Programs, links, filters, maps, pins, and in the run folder the flags and the word of `nodefence off` are removed; a clsact qdisc only if we made it and it is empty. \
 Refused (exit code 6) while an agent runs on the run folder or on the pin folder: end it first.
 
 Example:

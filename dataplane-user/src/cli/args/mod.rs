@@ -7,6 +7,7 @@ mod crds;
 mod flags;
 mod lists;
 mod machine;
+mod off;
 mod running;
 mod shared;
 
@@ -17,6 +18,7 @@ pub(super) use crds::CrdsArgs;
 pub(super) use flags::{FlagArgs, UnflagArgs};
 pub(super) use lists::{FlowsArgs, NodesArgs};
 pub(super) use machine::{CompletionsArgs, DetachArgs, DoctorArgs, GuardArgs, ManArgs};
+pub(super) use off::{OffArgs, OnArgs};
 pub(super) use running::{LogLevelArgs, ModeArgs};
 pub(super) use shared::PIN_DIR;
 
@@ -186,6 +188,12 @@ pub enum Verb {
 
     /// Show what the agent logs, or change that until it ends
     LogLevel(LogLevelArgs),
+
+    /// Stop cutting at once, and take everything of ours out of the kernel, until `on`
+    Off(OffArgs),
+
+    /// Start again after `off`
+    On(OnArgs),
 
     /// Remove everything of ours from the kernel
     Detach(DetachArgs),

@@ -204,6 +204,7 @@ fn a_detach_says_what_it_took_away() {
         removed: DetachReport { links: 1, filters: 2, qdiscs: 3, maps: 4 },
         restored: 5,
         flags_file: Some("/run/nodefence/flags.json".into()),
+        off_file: Some("/run/nodefence/off.json".into()),
         ledgers_left: vec!["/run/nodefence/ledger.bad1".into()],
         warnings: vec![nothing(true)],
     };
@@ -212,6 +213,7 @@ fn a_detach_says_what_it_took_away() {
         removed: DetachReport::default(),
         restored: 0,
         flags_file: None,
+        off_file: None,
         ledgers_left: Vec::new(),
         warnings: Vec::new(),
     };
