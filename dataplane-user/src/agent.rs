@@ -64,6 +64,7 @@ mod threads;
 mod timed;
 mod told;
 mod verdicts;
+mod view_store;
 mod watched;
 mod who;
 mod world;

@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod drain;
 pub mod flags;
 pub mod http;
+pub mod last_view;
 pub mod ledger;
 pub mod off;
 pub mod report;

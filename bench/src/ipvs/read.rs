@@ -113,7 +113,10 @@ fn plan(view: &Arc<ClusterView>) -> anyhow::Result<()> {
     let backends = view.node(&name).context("no such node")?.backends.clone();
     let mut machine = Drain::new(DrainSettings { enforce: true, flushes: true }, BTreeMap::new());
     machine.set_wanted(WantedDestinations::of(view, &OWN.into()));
-    machine.set_flagged(&[Flagged { name: name.into(), backends, challenged: true }], Duration::ZERO);
+    machine.set_flagged(
+        &[Flagged { name: name.into(), backends, left_out: Vec::new(), challenged: true }],
+        Duration::ZERO,
+    );
     let mut drive = Drive::new(machine, Kernel::open(Box::new(|_| {}), 0, None)?, Closed { planned: 0 });
     let round = drive.round()?;
     ensure!(

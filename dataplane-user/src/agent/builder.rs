@@ -18,7 +18,6 @@ use super::{
 use crate::{
     cluster::{ClusterView, NodeName},
     enforce::{Epoch, Input, NewClaim, NewView, Now},
-    flags::now,
     plan::{Answer, Full, Indices, Mode, Policy},
     proxy,
 };
@@ -112,13 +111,20 @@ impl Builder {
         }
     }
 
-    /// Takes a view that was just read. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables were written last.
+    /// As [`Self::take_of`], of a view that was just read.
+    #[cfg(test)]
     pub(super) fn take(&mut self, view: Arc<ClusterView>, written: Epoch) -> Result<Arc<NewView>, Full> {
-        self.take_of(view, now(), written)
+        self.take_of(view, crate::flags::now(), written)
     }
 
-    /// As [`Self::take`], of a view that was read at `read`.
-    fn take_of(&mut self, view: Arc<ClusterView>, read: Now, written: Epoch) -> Result<Arc<NewView>, Full> {
+    /// Takes a view whose source confirmed it at `read`. Nothing is changed where it has more nodes than there are places. `written`: the view whose tables
+    /// were written last.
+    pub(super) fn take_of(
+        &mut self,
+        view: Arc<ClusterView>,
+        read: Now,
+        written: Epoch,
+    ) -> Result<Arc<NewView>, Full> {
         left_out::tell(self.last.as_deref().map(|last| &*last.view), &view);
         self.place(view, read, written)
     }
@@ -274,7 +280,7 @@ mod tests {
     use nodefence_common::MAX_NODES;
 
     use super::*;
-    use crate::{agent::inbox::Message, cluster::parse, plan::Slot};
+    use crate::{agent::inbox::Message, cluster::parse, flags::now, plan::Slot};
 
     const POLICY: Policy<'static> = Policy { own_node: "a", mode: Mode::Enforce, answer: Answer::Refuse };
 

@@ -27,8 +27,9 @@ use crate::{
     ipvs::{self, is_loaded},
     ledger::{Ledger, Loaded, has_guard_apart},
     plan::{
-        Mode, VirtualAddresses,
+        ExemptPort, Mode, VirtualAddresses,
         drain::{Drain, DrainSettings, Flagged, WantedDestinations},
+        left_out,
     },
     proxy,
     report::{GuardRow, IpvsRow},
@@ -281,11 +282,14 @@ impl Work {
         {
             return self.first || turned;
         }
+        let left_out: Vec<ExemptPort> = left_out(&view).map(|(port, _)| port).collect();
         self.flagged = flagged
             .into_iter()
             .map(|(name, challenged)| {
                 let backends = view.node(&name).map_or_else(Vec::new, |node| node.backends.clone());
-                Flagged { name, backends, challenged }
+                let index = view.index(&name);
+                let here = left_out.iter().filter(|port| Some(port.node) == index);
+                Flagged { name, backends, left_out: here.map(ExemptPort::backend).collect(), challenged }
             })
             .collect();
         self.unseen |= !Arc::ptr_eq(&view, &self.view);

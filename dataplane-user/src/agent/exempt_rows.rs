@@ -23,6 +23,10 @@ pub(super) fn exempt_rows<'a>(
                 format!("all local endpoints of port {name} of {} are on flagged nodes", service.name)
             }
             Why::Untied => format!("port {name} of {} names it without a node", service.name),
+            Why::LeftOut => {
+                let mode = service.mode.name().unwrap_or_default();
+                format!("port {name} of {}, which is left out (mode: {mode})", service.name)
+            }
         };
         Some(ExemptRow {
             node: view.at(exempt.node)?.name.to_string(),

@@ -323,7 +323,9 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         source: world.view.source.to_string(),
         file: source.file.map(|file| file.display().to_string()),
         loaded: whole_seconds(world.loaded.wall),
-        age_seconds: now().boot.saturating_sub(world.loaded.boot.max(source.confirmed)).as_secs(),
+        age_seconds: (now().boot.saturating_sub(world.loaded.boot.max(source.confirmed))
+            + source.stored.unwrap_or_default())
+        .as_secs(),
         max_age_seconds: shown.sight.settings.max_view_age.map(|age| age.as_secs()),
         is_old: world.held.view_is_old,
         nodes: world.view.nodes.len(),
@@ -332,6 +334,7 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         endpoints: world.view.endpoints(),
         error: source.error,
         away: source.away,
+        is_stored: source.stored.is_some(),
         conflicts: source.conflicts,
         conflict_examples: source.conflict_examples,
         left_out: world.view.left_out().count(),

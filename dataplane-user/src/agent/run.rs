@@ -272,6 +272,7 @@ struct Seen {
 impl Seen {
     async fn look(source: Followed, settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
         let view = source.view();
+        let read = source.read();
         let own_node = source.own_node();
         let present = Present::now();
         let findings = crew.blocking("findings", Findings::gather).await?;
@@ -288,7 +289,7 @@ impl Seen {
             (look, proxy)
         });
         let (look, proxy) = looking.await?;
-        let known = Known { own_node, view, findings, proxy };
+        let known = Known { own_node, view, read, findings, proxy };
         Ok(Self { source, present, look, known })
     }
 }

@@ -76,6 +76,8 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// How often all that lies in the maps is compared.
     pub compare_every: Duration,
+    /// How often the last good view is stored at most.
+    pub view_store_every: Duration,
     /// How many packets a second are rescued at most.
     pub rescue_per_second: u32,
     /// How the dataplane is opened.

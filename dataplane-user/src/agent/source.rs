@@ -9,9 +9,12 @@ use std::{path::PathBuf, sync::Arc};
 pub(super) use sink::SourceSink;
 use tokio::sync::watch;
 
-use super::{builder::Builds, inbox::Inbox, settings::Settings, threads::Crew, told::SourceRow};
+use super::{
+    builder::Builds, inbox::Inbox, settings::Settings, threads::Crew, told::SourceRow, view_store::ViewStore,
+};
 use crate::{
     cluster::{ClusterView, NodeName},
+    enforce::Now,
     source::{Kubernetes, Objects, OrdersEnd, OrdersRow, Tell},
 };
 
@@ -47,7 +50,9 @@ impl Source {
         let mut orders = None;
         let kind = match self {
             Self::File(path) => Kind::File(file::Followed::first(path, settings)?),
-            Self::Objects(objects) => Kind::Objects(objects::Followed::first(objects, settings, crew).await?),
+            Self::Objects(objects) => {
+                Kind::Objects(objects::Followed::first(objects, None, settings, crew).await?)
+            }
             Self::Kubernetes(kubernetes) => {
                 let (objects, ends, watches) = kubernetes.watch().await?;
                 orders = Some(ends);
@@ -56,7 +61,8 @@ impl Source {
                     stop.run_until_cancelled(watches).await;
                     Ok(())
                 });
-                Kind::Objects(objects::Followed::first(objects, settings, crew).await?)
+                let store = ViewStore::start(&settings.run_dir, settings.view_store_every, crew)?;
+                Kind::Objects(objects::Followed::first(objects, Some(store), settings, crew).await?)
             }
         };
         Ok(Followed { kind, orders })
@@ -70,6 +76,14 @@ impl Followed {
             Kind::File(file) => &file.view,
             Kind::Objects(objects) => &objects.view,
         })
+    }
+
+    /// When the source last confirmed the first view, where that was before it was read.
+    pub(super) fn read(&self) -> Option<Now> {
+        match &self.kind {
+            Kind::File(_) => None,
+            Kind::Objects(objects) => objects.read,
+        }
     }
 
     /// The node of the view that this agent runs on.

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     cluster::{ClusterView, NodeName},
     dataplane::{Attach, CutLog, Dataplane, EventStream, NodeWriter, Rescues, Switches, probe::Findings},
-    enforce::{ClaimSource, Enforcer, Epoch, InMaps, Input},
+    enforce::{ClaimSource, Enforcer, Epoch, InMaps, Input, Now},
     flags::{FlagStore, now},
     plan::Indices,
     proxy::{self, Judgement},
@@ -125,6 +125,8 @@ pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
 pub(super) struct Known {
     pub(super) own_node: NodeName,
     pub(super) view: Arc<ClusterView>,
+    /// When the source last confirmed the view, where that was before it was read.
+    pub(super) read: Option<Now>,
     pub(super) findings: Findings,
     pub(super) proxy: Judgement,
 }
@@ -149,14 +151,14 @@ pub(super) fn open(
     inherited: &Inherited,
     crew: &Crew,
 ) -> anyhow::Result<Opened> {
-    let Known { own_node, view, findings, proxy } = known;
+    let Known { own_node, view, read, findings, proxy } = known;
     settings.options.config = settings.config(&findings);
     let Dataplane { mut devices, tables: maps, counters, switches } = Dataplane::open(&settings.options)?;
     let nodes = maps.owned()?;
     let indices = Indices::adopt(&nodes, maps.backends()?.into_iter().map(|(_, entry)| entry));
     let mut builder = Builder::new(&settings.policy(&own_node), proxy.mode, indices);
     // Nothing was written yet.
-    let first = builder.take(view, Epoch(0))?;
+    let first = builder.take_of(view, read.unwrap_or_else(now), Epoch(0))?;
     let exempt = maps.exempt()?;
     // The writer is made before anything is attached: it writes the maps that devices still read.
     let writer = Box::new(NodeWriter::new(&devices)?);

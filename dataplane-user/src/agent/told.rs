@@ -19,6 +19,8 @@ pub(super) struct SourceRow {
     pub(super) error: Option<String>,
     /// Why the source does not answer now.
     pub(super) away: Option<String>,
+    /// Parts of the view are what an earlier agent stored; the part of their age that lies before the boot of the machine.
+    pub(super) stored: Option<Duration>,
     /// Inconsistent objects that were left out: how many, and the first few.
     pub(super) conflicts: usize,
     pub(super) conflict_examples: Vec<ConflictRow>,
@@ -28,6 +30,13 @@ pub(super) struct SourceRow {
     pub(super) unwatched: Option<String>,
     /// The cost of reading the source since the agent began to follow it.
     pub(super) reading: ReadingRow,
+}
+
+impl SourceRow {
+    /// Whether the source may know more than the view has.
+    pub(super) fn is_away(&self) -> bool {
+        self.away.is_some() || self.stored.is_some()
+    }
 }
 
 /// Devices as last looked at.

@@ -99,12 +99,13 @@ fn view(cluster: &ClusterRow) -> String {
     };
     let holds = cluster.max_age_seconds.map(|max| format!(", holds for {}", seconds(max)));
     format!(
-        "{}: {}, {}, {services}; number {}, read {} ago{}",
+        "{}: {}, {}, {services}; number {}, read {} ago{}{}",
         cluster.file.as_ref().unwrap_or(&cluster.source),
         count(cluster.nodes, "node"),
         count(cluster.backends, "backend"),
         cluster.view,
         seconds(cluster.age_seconds),
+        if cluster.is_stored { " by an earlier agent" } else { "" },
         holds.unwrap_or_default()
     )
 }

@@ -32,6 +32,7 @@ use crate::{
     drain::{self, GuardKind},
     enforce::Auto,
     flags::FlagStore,
+    last_view::ViewFile,
     ledger,
     off::{OffFile, Owner, TakenBack, take_back},
     plan::{Answer, Mode},
@@ -163,6 +164,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             // Nothing of ours is left to be off.
             let off = OffFile::new(&cli.run_dir);
             let off_file = off.remove()?.then(|| off.path().to_owned());
+            ViewFile::new(&cli.run_dir).remove()?;
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
             let ledgers_left = ledger::put_aside(&cli.run_dir);
@@ -376,6 +378,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
             excluded: args.excluded.clone(),
         },
         compare_every: args.compare_every,
+        view_store_every: args.view_store_every,
         rescue_per_second: args.rescue_per_second,
         options,
         run_dir: cli.run_dir.clone(),

@@ -50,7 +50,7 @@ const fn rank_of_standing(standing: ClaimState) -> u8 {
         ClaimState::Enforced => 0,
         ClaimState::Observed => 1,
         ClaimState::Withheld => 2,
-        ClaimState::Off => 3,
+        ClaimState::Off | ClaimState::OptedOut => 3,
         ClaimState::Unknown => 4,
         ClaimState::Over => 5,
     }

@@ -35,6 +35,8 @@ pub struct ClusterRow {
     pub error: Option<String>,
     /// Why the source does not answer. The last good view holds. `None` if it answers, and for a file.
     pub away: Option<String>,
+    /// Whether the view, or a part of it, is the one that an earlier agent stored on the disk, since the source has not listed all of its objects yet.
+    pub is_stored: bool,
     /// The number of conflicts among the objects of the source. Objects that conflict are left out of the view. Always 0 for a file, which is accepted as a whole or not at all.
     pub conflicts: usize,
     /// The first few conflicts, by object.

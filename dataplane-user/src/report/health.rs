@@ -228,11 +228,21 @@ fn of_source(status: &Status, to: &mut Warnings) {
         );
     }
     to.all(Code::SourceNotWatched, cluster.watch.clone());
-    if let Some(away) = &cluster.away {
-        to.add(
-            Code::SourceAway,
-            format!("{} does not answer, the last good view holds: {away}", cluster.source),
-        );
+    let holds = match cluster.is_stored {
+        true => format!(
+            "the view that an earlier agent stored on the disk holds, of {} ago",
+            seconds(cluster.age_seconds)
+        ),
+        false => "the last good view holds".to_owned(),
+    };
+    match &cluster.away {
+        Some(away) => {
+            to.add(Code::SourceAway, format!("{} does not answer, {holds}: {away}", cluster.source));
+        }
+        None if cluster.is_stored => {
+            to.add(Code::SourceAway, format!("{} has not listed all objects yet, {holds}", cluster.source));
+        }
+        None => {}
     }
     if let Some(settings) = &status.settings {
         let refused = settings.problem.iter().map(|problem| {

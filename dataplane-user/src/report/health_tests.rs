@@ -232,6 +232,25 @@ fn each_code_has_its_case_and_nothing_else_is_said() {
 }
 
 #[test]
+fn a_view_that_an_earlier_agent_stored_is_told_of_with_its_age() {
+    let told = |away: Value| {
+        let health = Health::of(&changed(|status| {
+            status["cluster"]["is_stored"] = json!(true);
+            status["cluster"]["age_seconds"] = json!(90);
+            status["cluster"]["away"] = away;
+        }));
+        assert_eq!(
+            health.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>(),
+            [Code::SourceAway]
+        );
+        health.warnings[0].message.clone()
+    };
+    let holds = "the view that an earlier agent stored on the disk holds, of 1m 30s ago";
+    assert_eq!(told(Value::Null), format!("the cluster file has not listed all objects yet, {holds}"));
+    assert_eq!(told(json!("refused")), format!("the cluster file does not answer, {holds}: refused"));
+}
+
+#[test]
 fn who_is_well_says_who_is_cut() {
     let health = Health::of(&changed(|_| ()));
     let expected = Health { state: State::Ok, why: "no node is cut".to_owned(), warnings: Vec::new() };

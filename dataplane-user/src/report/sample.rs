@@ -12,7 +12,7 @@ pub(crate) fn well() -> Value {
         "cluster": {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "max_age_seconds": null, "is_old": false,
-            "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "away": null, "conflicts": 0,
+            "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "away": null, "is_stored": false, "conflicts": 0,
             "conflict_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
         },

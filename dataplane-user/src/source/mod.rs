@@ -7,6 +7,7 @@ mod file_tests;
 mod file_watch;
 pub(crate) mod kubernetes;
 mod objects;
+mod stored;
 mod waiting;
 
 pub use file::FileSource;
@@ -15,4 +16,5 @@ pub use kubernetes::{ApiServer, Kubernetes};
 pub(crate) use kubernetes::{OrdersEnd, OrdersRow, Tell};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
+pub use stored::{Kept, Stored, StoredAge};
 pub use waiting::{Changes, News, Teller, changes};

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::waiting::{Changes, News};
+use super::{
+    stored::{Kept, Stored, StoredAge},
+    waiting::{Changes, News, Teller},
+};
 use crate::{
     cluster::{Builder, Change, ClusterView, Conflict, NodeName, ObjectName, Rules, SourceName},
     enforce::Now,
@@ -58,6 +61,8 @@ pub(crate) struct Gathered {
     /// Objects that cannot be read, and why.
     left_out: BTreeMap<ObjectName, Conflict>,
     news: News,
+    /// Objects that an earlier agent stored were taken. They hold for each kind of which no list has come.
+    stored: Option<StoredAge>,
 }
 
 impl Gathered {
@@ -65,7 +70,7 @@ impl Gathered {
     pub(crate) fn new(objects: Objects) -> Self {
         let missing = Missing { nodes: true, services: objects.services, slices: objects.services };
         let builder = Builder::new(Rules::Tolerant);
-        Self { objects, builder, missing, left_out: BTreeMap::new(), news: News::default() }
+        Self { objects, builder, missing, left_out: BTreeMap::new(), news: News::default(), stored: None }
     }
 
     /// The source's name.
@@ -73,8 +78,8 @@ impl Gathered {
         self.objects.name
     }
 
-    /// The kinds of which no list has come yet. Until there is a list of each kind no view may be built: objects that have not come yet
-    /// would seem not to exist. `None` once there is a list of each kind.
+    /// The kinds of which no list has come yet. Until there is a list of each kind, or what an earlier agent stored, no view may be built: objects that
+    /// have not come yet would seem not to exist. `None` once there is a list of each kind.
     pub(crate) fn missing(&self) -> Option<Missing> {
         let Missing { nodes, services, slices } = self.missing;
         (nodes || services || slices).then_some(self.missing)
@@ -86,6 +91,54 @@ impl Gathered {
     /// Where the source has ended, so that no change can come any more.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> Result<bool, Ended> {
         self.objects.changes.wait(longest).map_err(|_| Ended(self.objects.name))
+    }
+
+    /// An end into which what an earlier agent stored can be sent.
+    pub(crate) fn teller(&self) -> Teller {
+        self.objects.changes.teller()
+    }
+
+    /// What an earlier agent stored, or why there is nothing of that, once that has come.
+    pub(crate) fn recalled(&mut self) -> Option<Result<Box<Stored>, String>> {
+        self.objects.changes.recalled()
+    }
+
+    /// Takes what an earlier agent stored for each kind of which no list has come yet. Returns the conflicts that are new.
+    pub(crate) fn take_stored(&mut self, stored: Stored) -> Vec<Conflict> {
+        let Missing { nodes, services, slices } = self.missing;
+        let of_kind = |conflict: &Conflict| match conflict.object {
+            ObjectName::Node(_) => nodes,
+            ObjectName::Service(_) => services,
+            ObjectName::Slice(_) => slices,
+        };
+        let lists = [
+            nodes.then_some(Change::Nodes(stored.nodes)),
+            services.then_some(Change::Services(stored.services)),
+            slices.then_some(Change::Slices(stored.slices)),
+        ];
+        let left_out: Vec<Conflict> = stored.left_out.into_iter().filter(of_kind).collect();
+        let changes = lists.into_iter().flatten().chain(left_out.iter().cloned().map(Change::LeftOut));
+        let mut brought = self.builder.apply_all(changes);
+        brought.extend(left_out.iter().cloned());
+        self.left_out.extend(left_out.into_iter().map(|conflict| (conflict.object.clone(), conflict)));
+        self.stored = Some(stored.age);
+        brought
+    }
+
+    /// How old the objects are that an earlier agent stored, while some of them hold.
+    pub(crate) fn stored(&self) -> Option<StoredAge> {
+        self.stored.filter(|_| self.missing().is_some())
+    }
+
+    /// A number that rises whenever an object changes, comes or goes.
+    pub(crate) fn revision(&self) -> u64 {
+        self.builder.revision()
+    }
+
+    /// All that the source has told, to be stored.
+    pub(crate) fn kept(&self) -> Kept {
+        let left_out = self.left_out.values().cloned().collect();
+        Kept { source: self.objects.name, objects: self.builder.objects(), left_out }
     }
 
     /// Applies all waiting changes. Returns the conflicts that are new.
@@ -131,6 +184,9 @@ impl Gathered {
     /// Until when all that was taken is what the source had. `before`: a time before it was taken. Changes that came meanwhile may wait for
     /// the next time.
     pub(crate) fn confirmed(&self, before: Now) -> Now {
+        if let Some(stored) = self.stored() {
+            return stored.confirmed;
+        }
         self.news.confirmed.filter(|_| self.objects.confirms).unwrap_or(before)
     }
 

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::stored::Stored;
 use crate::{
     cluster::{Change, ObjectName},
     enforce::Now,
@@ -20,6 +21,8 @@ struct WaitingChanges {
     single: BTreeMap<ObjectName, Change>,
     /// News of the source itself since they were last taken.
     news: Option<News>,
+    /// What an earlier agent stored, or why there is nothing of that.
+    stored: Option<Result<Box<Stored>, String>>,
     /// The number of [`Teller`]s that exist.
     tellers: usize,
 }
@@ -61,6 +64,7 @@ impl WaitingChanges {
         [&self.nodes, &self.services, &self.slices].into_iter().any(Option::is_some)
             || !self.single.is_empty()
             || self.news.is_some()
+            || self.stored.is_some()
     }
 
     fn take(&mut self) -> Vec<Change> {
@@ -104,6 +108,12 @@ impl Teller {
     /// Sends news of the source itself. They replace earlier ones. Never blocks.
     pub fn report(&self, news: News) {
         self.0.waiting().news = Some(news);
+        self.0.told.notify_one();
+    }
+
+    /// Sends what an earlier agent stored, or why there is nothing of that. Never blocks.
+    pub fn recall(&self, stored: Result<Stored, String>) {
+        self.0.waiting().stored = Some(stored.map(Box::new));
         self.0.told.notify_one();
     }
 }
@@ -152,6 +162,17 @@ impl Changes {
         let mut waiting = self.0.waiting();
         let news = waiting.news.take();
         (waiting.take(), news)
+    }
+
+    /// Takes what an earlier agent stored, once that has come.
+    pub(crate) fn recalled(&self) -> Option<Result<Box<Stored>, String>> {
+        self.0.waiting().stored.take()
+    }
+
+    /// One more end into which changes are sent.
+    pub(super) fn teller(&self) -> Teller {
+        self.0.waiting().tellers += 1;
+        Teller(Arc::clone(&self.0))
     }
 }
 

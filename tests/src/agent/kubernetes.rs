@@ -22,11 +22,11 @@ impl Agent {
     ) -> Result<Self> {
         let mut this = Self::new(&bin("nodefence")?, ns, node, interfaces, extra)?;
         this.kubeconfig = Some(kubeconfig.to_owned());
-        this.proc = Some(this.spawn(&[], Stdio::null())?);
+        this.begin_again()?;
         Ok(this)
     }
 
-    /// Starts the agent again after [`Agent::kill`]. Does not wait for the agent.
+    /// Starts the agent again, once the one before has ended. Does not wait for it: see [`Agent::ready`].
     ///
     /// # Errors
     /// Fails if the agent cannot be started.

@@ -39,11 +39,23 @@ impl Alone {
     /// # Errors
     /// Fails as [`Alone::new`] does, or as `members` does.
     pub fn with(members: impl FnOnce(&ControlPlane, &Cluster) -> Result<()>) -> Result<Self> {
+        Self::begin(members, &[])
+    }
+
+    /// Same as [`Alone::new`], with more arguments of the agent.
+    ///
+    /// # Errors
+    /// Fails as [`Alone::new`] does.
+    pub fn with_arguments(extra: &[&str]) -> Result<Self> {
+        Self::begin(|control, cluster| control.members(cluster), extra)
+    }
+
+    fn begin(members: impl FnOnce(&ControlPlane, &Cluster) -> Result<()>, extra: &[&str]) -> Result<Self> {
         let (control, cluster) = services()?;
         control.crds()?;
         control.enforce()?;
         members(&control, &cluster)?;
-        let mut this = Self::follow(control, cluster)?;
+        let mut this = Self::follow(control, cluster, extra)?;
         this.agent.ready()?;
         Ok(this)
     }
@@ -54,13 +66,13 @@ impl Alone {
     /// Fails if the API server does not come up, or if the agent cannot be started.
     pub fn without_members() -> Result<Self> {
         let (control, cluster) = services()?;
-        Self::follow(control, cluster)
+        Self::follow(control, cluster, &[])
     }
 
-    fn follow(control: ControlPlane, cluster: Cluster) -> Result<Self> {
+    fn follow(control: ControlPlane, cluster: Cluster, extra: &[&str]) -> Result<Self> {
         let interfaces = cluster.interfaces();
         let kubeconfig = control.kubeconfig()?;
-        let agent = Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, &[])?;
+        let agent = Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, extra)?;
         Ok(Self { agent, control, cluster })
     }
 }

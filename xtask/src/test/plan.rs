@@ -193,6 +193,7 @@ mod tests {
                 "house",
                 "kube_proxy::namespaces",
                 "kube_source::away",
+                "kube_view_store",
                 "waits_mptcp"
             ],
             "what `--all` leaves out in guests"

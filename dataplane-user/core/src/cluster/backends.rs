@@ -1,6 +1,9 @@
 //! Whose backend a socket is: all parts of the agent decide this here.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+};
 
 use foldhash::fast::RandomState;
 use nodefence_common::{Addr, PortKey};
@@ -13,11 +16,13 @@ use crate::{conntrack::Flow, ipvs::ServiceKey};
 pub struct Backends<T> {
     whole: HashMap<Addr, T, RandomState>,
     ports: HashMap<PortKey, T, RandomState>,
+    /// Ports that are nobody's, though their address may be a backend.
+    spared: HashSet<PortKey, RandomState>,
 }
 
 impl<T> Default for Backends<T> {
     fn default() -> Self {
-        Self { whole: HashMap::default(), ports: HashMap::default() }
+        Self { whole: HashMap::default(), ports: HashMap::default(), spared: HashSet::default() }
     }
 }
 
@@ -47,6 +52,29 @@ impl<T> Backends<T> {
         self.ports.insert(port, owner);
     }
 
+    /// Leaves a port out, whoever has it or its address.
+    pub(crate) fn spare(&mut self, port: &Backend) {
+        if let Scope::Port(number, protocol) = port.scope {
+            self.spared.insert(PortKey::endpoint(port.addr(), number, protocol.number()));
+        }
+    }
+
+    /// Whether a destination of an IPVS service is a port that is left out.
+    pub(crate) fn spares(&self, service: &ServiceKey, destination: SocketAddr) -> bool {
+        let by = |protocol: u8| {
+            let key = PortKey::endpoint(destination.ip().into(), destination.port(), protocol);
+            self.spared.contains(&key)
+        };
+        match service {
+            _ if self.spared.is_empty() => false,
+            ServiceKey::Address { protocol, .. } => u8::try_from(protocol.0).is_ok_and(by),
+            // A mark says nothing of the protocol.
+            ServiceKey::Mark { .. } => {
+                [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().any(|one| by(one.number()))
+            }
+        }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.ports.is_empty()
@@ -70,6 +98,9 @@ impl<T> Backends<T> {
     /// Whose backend this port is. Port and protocol (IP protocol number) in host order.
     pub fn of(&self, addr: Addr, port: u16, protocol: u8) -> Option<&T> {
         let key = || PortKey::endpoint(addr, port, protocol);
+        if !self.spared.is_empty() && self.spared.contains(&key()) {
+            return None;
+        }
         let by_port = || if self.ports.is_empty() { None } else { self.ports.get(&key()) };
         self.whole.get(&addr).or_else(by_port)
     }
@@ -81,6 +112,9 @@ impl<T> Backends<T> {
 
     /// Whose backend a destination of an IPVS service is.
     pub(crate) fn of_destination(&self, service: &ServiceKey, destination: SocketAddr) -> Option<&T> {
+        if self.spares(service, destination) {
+            return None;
+        }
         let by = |protocol: u8| self.of(destination.ip().into(), destination.port(), protocol);
         match service {
             ServiceKey::Address { protocol, .. } => by(u8::try_from(protocol.0).ok()?),
@@ -96,6 +130,7 @@ impl<T> Backends<T> {
         Backends {
             whole: self.whole().filter(|addr| wanted(*addr)).map(|addr| (addr, ())).collect(),
             ports: self.ports.keys().filter(|port| wanted(port.addr)).map(|port| (*port, ())).collect(),
+            spared: self.spared.iter().copied().filter(|port| wanted(port.addr)).collect(),
         }
     }
 }
@@ -134,6 +169,25 @@ mod tests {
         assert!(is(&mark) && is(&server(ipvs::Protocol::UDP)) && !is(&server(ipvs::Protocol::TCP)));
         let other = SocketAddr::from((Ipv4Addr::new(10, 244, 2, 7), 54));
         assert_eq!(backends.of_destination(&mark, other), None);
+    }
+
+    #[test]
+    fn a_port_that_is_left_out_is_of_nobody() {
+        let mut backends = Backends::new();
+        backends.add_address(POD, ());
+        let address = Ipv4Addr::new(10, 244, 2, 7);
+        backends.spare(&Backend { address: address.into(), scope: Scope::Port(53, Protocol::Udp) });
+        assert_eq!((backends.of(POD, 53, 17), backends.of(POD, 53, TCP)), (None, Some(&())));
+        let [port, other] = [53, 54].map(|port| SocketAddr::from((address, port)));
+        let server = |protocol| ServiceKey::Address { address: port, protocol };
+        let mark = ServiceKey::Mark { mark: 7, family: ipvs::Family::V4 };
+        for (key, left_out) in
+            [(server(ipvs::Protocol::UDP), true), (server(ipvs::Protocol::TCP), false), (mark, true)]
+        {
+            assert_eq!(backends.spares(&key, port), left_out, "{key}");
+            assert_eq!(backends.of_destination(&key, port).is_none(), left_out, "{key}");
+            assert!(!backends.spares(&key, other) && backends.of_destination(&key, other).is_some(), "{key}");
+        }
     }
 
     #[test]

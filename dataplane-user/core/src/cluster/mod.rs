@@ -15,13 +15,13 @@ mod view;
 pub use backends::Backends;
 #[cfg(test)]
 pub(crate) use build::tests::{Seeded, Source};
-pub use build::{Builder, Change, Rules};
+pub use build::{Builder, Change, KnownObjects, Rules};
 pub use changed::Changed;
 pub use file::{Error, MAX_FILE_BYTES, NAME as FILE, Problem, parse};
 pub use node::{NodeIx, NodeName, NodeSet};
 pub use object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject};
 pub use protocol::Protocol;
-pub use service::{Endpoint, Hints, Service, ServicePort, TrafficPolicy};
+pub use service::{Endpoint, Hints, Service, ServiceMode, ServicePort, TrafficPolicy};
 pub use view::{Backend, ClusterView, FileFlag, Node, Scope, SourceName, reason_fits};
 
 pub use crate::Family;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     node::NodeName,
-    service::{Hints, ServicePort, TrafficPolicy},
+    service::{Hints, ServiceMode, ServicePort, TrafficPolicy},
     view::Backend,
 };
 
@@ -49,6 +49,8 @@ pub struct ServiceObject {
     pub internal: TrafficPolicy,
     /// Which endpoints traffic to all other virtual addresses may use.
     pub external: TrafficPolicy,
+    /// Whether its endpoints are cut.
+    pub mode: ServiceMode,
     /// One at least, unless the Service has no cluster IP.
     pub ports: Vec<ServicePort>,
 }
@@ -64,6 +66,7 @@ impl ServiceObject {
             affinity: None,
             internal: TrafficPolicy::Cluster,
             external: TrafficPolicy::Cluster,
+            mode: ServiceMode::Cut,
             ports,
         }
     }

@@ -37,6 +37,8 @@ pub struct Service {
     pub internal: TrafficPolicy,
     /// Which endpoints traffic to all other virtual addresses may use.
     pub external: TrafficPolicy,
+    /// Whether its endpoints are cut.
+    pub mode: ServiceMode,
     /// In the order of their names.
     pub ports: Vec<ServicePort>,
     /// In the order of their addresses. No two have the same address and target at one port.
@@ -83,6 +85,46 @@ pub enum TrafficPolicy {
     Cluster,
     /// Those on the node that the traffic enters.
     Local,
+}
+
+/// Whether the endpoints of a Service are cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceMode {
+    /// Those on flagged nodes.
+    #[default]
+    Cut,
+    /// None.
+    Observe,
+    /// None.
+    Off,
+    /// None: this is no mode that there is. When in doubt, traffic flows.
+    Unknown(Arc<str>),
+}
+
+impl ServiceMode {
+    /// The mode that a source names.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "observe" => Self::Observe,
+            "off" => Self::Off,
+            other => Self::Unknown(other.into()),
+        }
+    }
+
+    /// The mode as a source names it; `None` where it names none.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Cut => None,
+            Self::Observe => Some("observe"),
+            Self::Off => Some("off"),
+            Self::Unknown(name) => Some(name),
+        }
+    }
+
+    /// Whether the Service is left out: its endpoints are cut on no node.
+    pub fn is_left_out(&self) -> bool {
+        *self != Self::Cut
+    }
 }
 
 /// A port of a Service.

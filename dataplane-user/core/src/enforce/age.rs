@@ -11,17 +11,20 @@ pub(super) struct Age {
     max: Option<Duration>,
     /// When the source last confirmed the view, by CLOCK_BOOTTIME; before the first view, when the agent began.
     confirmed: Duration,
+    /// A view came. The first one may be older than the agent: an earlier agent may have kept it.
+    has_view: bool,
     is_over: bool,
 }
 
 impl Age {
     pub(super) const fn new(max: Option<Duration>, now: Now) -> Self {
-        Self { max, confirmed: now.boot, is_over: false }
+        Self { max, confirmed: now.boot, has_view: false, is_over: false }
     }
 
     /// Notes that the source confirmed the view at this time (CLOCK_BOOTTIME).
     pub(super) fn confirm(&mut self, at: Duration) {
-        self.confirmed = self.confirmed.max(at);
+        let is_first = !std::mem::replace(&mut self.has_view, true);
+        self.confirmed = if is_first { at } else { self.confirmed.max(at) };
     }
 
     /// Follows the time. Gives an event where the view became too old, or is so no more.

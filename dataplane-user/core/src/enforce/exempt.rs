@@ -196,7 +196,7 @@ impl Exempt {
             });
             for (port, reason) in of_key {
                 let owner = index.slot(port);
-                if reason.why == Why::Untied {
+                if matches!(reason.why, Why::Untied | Why::LeftOut) {
                     blames.push(Blame { port: *port, owner, cut: owner.into_iter().collect() });
                 }
                 for target in index.with(port, *reason) {

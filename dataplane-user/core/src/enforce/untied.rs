@@ -1,4 +1,4 @@
-//! Ports of nodes' backends that a Service names without a node: exempt whenever their node is cut.
+//! Ports that are exempt whenever their node is cut: ports of its backends that a Service names without a node, and ports of Services that are left out.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,17 +8,19 @@ use std::{
 
 use crate::{
     cluster::{ClusterView, NodeIx, Service},
-    plan::{ExemptFor, ExemptPort, Slot, Why},
+    plan::{ExemptFor, ExemptPort, Slot, Why, left_out},
 };
 
 /// Ports of a node, and for what each is exempt.
 type Ports = Box<[(ExemptPort, ExemptFor)]>;
 
-/// By node: the endpoints that have the address of one of its backends and are tied to no node.
+/// By node: the endpoints that have the address of one of its backends and are tied to no node, and the ports of Services that are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Untied {
     /// The endpoints that are tied to no node, by their addresses: the indices of the Service and of the endpoint.
     by_address: Arc<HashMap<IpAddr, Vec<(u32, u32)>>>,
+    /// The ports of Services that are left out.
+    left_out: Arc<HashMap<NodeIx, Vec<(ExemptPort, ExemptFor)>>>,
     of: Arc<HashMap<Slot, Ports>>,
 }
 
@@ -32,8 +34,13 @@ impl Untied {
                 by_address.entry(endpoint.address).or_default().push((s, e));
             }
         }
-        let mut untied = Self { by_address: Arc::new(by_address), of: Arc::default() };
-        if !untied.by_address.is_empty() {
+        let mut left: HashMap<NodeIx, Vec<(ExemptPort, ExemptFor)>> = HashMap::new();
+        for (port, reason) in left_out(view) {
+            left.entry(port.node).or_default().push((port, reason));
+        }
+        let mut untied =
+            Self { by_address: Arc::new(by_address), left_out: Arc::new(left), of: Arc::default() };
+        if !untied.is_empty() {
             let nodes = view.indexed().zip(slots).filter_map(|((at, _), slot)| Some((at, (*slot)?)));
             let of = nodes.map(|(at, slot)| (slot, untied.ports(view, at)));
             untied.of = Arc::new(of.filter(|(_, ports)| !ports.is_empty()).collect());
@@ -52,10 +59,12 @@ impl Untied {
     ) -> Vec<Slot> {
         let has_any = |view: &ClusterView, position: &u32| {
             let service = view.services.as_ref().and_then(|services| services.get(*position as usize));
-            service.is_some_and(|service| service.endpoints.iter().any(|endpoint| endpoint.node.is_none()))
+            service.is_some_and(|service| {
+                service.mode.is_left_out() || service.endpoints.iter().any(|endpoint| endpoint.node.is_none())
+            })
         };
         if services.iter().any(|position| has_any(before, position) || has_any(view, position)) {
-            // Services with untied endpoints change seldom.
+            // Services with untied endpoints, and those that are left out, change seldom.
             let other = Self::new(view, slots);
             let slots: HashSet<Slot> = self.of.keys().chain(other.of.keys()).copied().collect();
             let mut differ: Vec<Slot> =
@@ -64,7 +73,7 @@ impl Untied {
             *self = other;
             return differ;
         }
-        if self.by_address.is_empty() {
+        if self.is_empty() {
             return Vec::new();
         }
         let mut differ = Vec::new();
@@ -84,6 +93,11 @@ impl Untied {
         differ
     }
 
+    /// Whether no view's node can have any.
+    fn is_empty(&self) -> bool {
+        self.by_address.is_empty() && self.left_out.is_empty()
+    }
+
     /// The ports of a node.
     pub(super) fn of(&self, slot: Slot) -> &[(ExemptPort, ExemptFor)] {
         self.of.get(&slot).map_or(&[][..], |ports| &ports[..])
@@ -100,6 +114,7 @@ impl Untied {
             };
             ports.extend(ports_of(*s, service, *e, at));
         }
+        ports.extend(self.left_out.get(&at).into_iter().flatten().copied());
         ports.sort_unstable();
         ports.into()
     }

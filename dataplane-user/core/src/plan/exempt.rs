@@ -14,7 +14,7 @@ use std::{
 
 use nodefence_common::{PortKey, port_flags};
 
-use crate::cluster::{Backend, Endpoint, Node, NodeIx, Protocol, Scope, Service, TrafficPolicy};
+use crate::cluster::{Backend, ClusterView, Endpoint, Node, NodeIx, Protocol, Scope, Service, TrafficPolicy};
 
 /// A port that is exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +63,21 @@ pub enum Why {
     NothingElse(TrafficPolicy),
     /// The Service names the address without a node, so it is never cut.
     Untied,
+    /// The Service is left out ([`ServiceMode`](crate::cluster::ServiceMode)).
+    LeftOut,
+}
+
+/// The ports on nodes of endpoints of Services that are left out, each with its Service and the port's index there.
+pub fn left_out(view: &ClusterView) -> impl Iterator<Item = (ExemptPort, ExemptFor)> + '_ {
+    let services = (0..).zip(view.services.iter().flatten());
+    services.filter(|(_, service)| service.mode.is_left_out()).flat_map(|(position, service)| {
+        service.endpoints.iter().flat_map(move |endpoint| {
+            (0..service.ports.len()).filter_map(move |port| {
+                let reason = ExemptFor { service: position, port: port as u32, why: Why::LeftOut };
+                Some((ExemptPort::of(service, port, endpoint, endpoint.node)?, reason))
+            })
+        })
+    })
 }
 
 /// For which Service a port is exempt.

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 
 use super::{ExemptFor, ExemptPort, Exemptions, Proxy, Why, published, targets, usable};
 use crate::{
-    cluster::{Backend, ClusterView, Endpoint, NodeIx, NodeSet, Scope, Service, TrafficPolicy, parse},
+    cluster::{
+        Backend, ClusterView, Endpoint, NodeIx, NodeSet, Scope, Service, ServiceMode, TrafficPolicy, parse,
+    },
     proxy::Mode as ProxyMode,
 };
 
@@ -108,6 +110,20 @@ pub(crate) fn exemptions(
                         &mut exemptions,
                         exempt,
                         ExemptFor { service: *s, port: port as u32, why: Why::Untied },
+                    );
+                }
+            }
+        }
+    }
+    for (s, service) in (0..).zip(services).filter(|(_, service)| service.mode != ServiceMode::Cut) {
+        for endpoint in &service.endpoints {
+            let node = endpoint.node.filter(|node| flagged.contains(*node));
+            for port in 0..service.ports.len() {
+                if let Some(exempt) = ExemptPort::of(service, port, endpoint, node) {
+                    add(
+                        &mut exemptions,
+                        exempt,
+                        ExemptFor { service: s, port: port as u32, why: Why::LeftOut },
                     );
                 }
             }
@@ -274,6 +290,27 @@ fn what_is_tied_to_no_node_lives() {
     let exemptions = exempt_in(&view, None, "bd");
     assert!(exemptions.ports.values().all(|reason| reason.why == Why::Untied));
     assert_eq!(texts(&exemptions), ["10.1.4.1:53/udp", "10.1.4.1:8080/tcp"]);
+}
+
+#[test]
+fn ports_of_a_service_that_is_left_out_are_exempt_on_every_flagged_node() {
+    let ours =
+        ["{address: 10.1.2.1, node: b, ports: {p: 8080}}", "{address: 10.1.3.1, node: c, ports: {p: 8080}}"];
+    let others =
+        ["{address: 10.1.2.1, node: b, ports: {p: 9090}}", "{address: 10.1.3.1, node: c, ports: {p: 9090}}"];
+    let dead = "{address: 10.1.2.2, node: b, ports: {p: 8080}, ready: false}";
+    for mode in ["mode: off", "mode: observe"] {
+        let view = view(&format!(
+            "services:\n{}{}",
+            service("left", 1, mode, &[ours[0], ours[1], dead]),
+            service("other", 2, "", &others),
+        ));
+        // Whether kube-proxy uses an endpoint does not matter. Ports of the other Service are cut.
+        assert_eq!(exempt(&view, "b"), ["10.1.2.1:8080/tcp", "10.1.2.2:8080/tcp"], "{mode}");
+        assert!(cut(&view, "b", "b").contains(&"10.1.2.1:9090/tcp".to_owned()), "{:?}", cut(&view, "b", "b"));
+        assert_eq!(exempt(&view, "a"), [""; 0]);
+        assert!(exempt_in(&view, None, "b").ports.values().all(|reason| reason.why == Why::LeftOut));
+    }
 }
 
 #[test]

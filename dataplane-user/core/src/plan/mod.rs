@@ -28,7 +28,7 @@ pub use addresses::{ServicePortRef, VirtualAddresses};
 pub use compare::{Fix, Pass, WantedEntries};
 pub use delta::{Delta, LeftOut, Step};
 pub(crate) use exempt::At;
-pub use exempt::{ExemptFor, ExemptPort, Exemptions, Why};
+pub use exempt::{ExemptFor, ExemptPort, Exemptions, Why, left_out};
 #[cfg(test)]
 pub(crate) use exempt_tests::{ExemptIndex, exemptions};
 pub use headless::published;

@@ -122,7 +122,7 @@ fn may_mend(context: &AuditContext, difference: &Difference) -> Result<(), &'sta
         Some(_) if context.source.borrow().error.is_some() => {
             Err("the source of nodes cannot be read: what it said before may have changed since")
         }
-        Some(_) if context.source.borrow().away.is_some() => {
+        Some(_) if context.source.borrow().is_away() => {
             Err("the source of nodes does not answer: what it said before may have changed since")
         }
         Some(_) => Ok(()),

@@ -18,11 +18,13 @@ use super::{
         settings::Settings,
         threads::{Crew, Priority},
         timed::timed,
+        view_store::{PATIENCE, ViewStore},
     },
     sink::SourceSink,
 };
 use crate::{
     cluster::{ClusterView, Conflict, NodeName},
+    enforce::Now,
     flags::now,
     report::ConflictRow,
     source::{Gathered, Objects},
@@ -40,31 +42,39 @@ const EXAMPLES: usize = 10;
 pub(super) struct Followed {
     pub(super) view: Arc<ClusterView>,
     pub(super) own_node: NodeName,
+    /// When the source last confirmed the view, where that is known.
+    pub(super) read: Option<Now>,
     /// Tells the thread to go on, and where its views go.
     goes_on: oneshot::Sender<SourceSink>,
 }
 
 impl Followed {
-    /// Starts the thread that takes the objects, and waits until all lists have come.
-    pub(super) async fn first(objects: Objects, settings: &Settings, crew: &Crew) -> anyhow::Result<Self> {
+    /// Starts the thread that takes the objects, and waits until all lists have come. `store`: stores the view, and has what an earlier agent stored.
+    pub(super) async fn first(
+        objects: Objects,
+        store: Option<ViewStore>,
+        settings: &Settings,
+        crew: &Crew,
+    ) -> anyhow::Result<Self> {
         let (tell, told) = oneshot::channel();
         let (goes_on, begins) = oneshot::channel();
         let named = settings.node.clone();
         let allow_empty = settings.allow_empty;
         let stop = crew.stop();
         crew.thread("source", Priority::Batch, move || {
-            let mut taking = Taking::new(objects, allow_empty);
+            let mut taking = Taking::new(objects, store, allow_empty);
             let (own_node, view) = taking.first(named.as_deref())?;
-            let _gone = tell.send((own_node.clone(), view));
+            let read = taking.objects.stored().map(|stored| stored.confirmed);
+            let _gone = tell.send((own_node.clone(), view, read));
             // Where the start failed, the agent ends.
             let Ok(sink) = begins.blocking_recv() else { return Ok(()) };
             taking.follow(&own_node, &sink, &stop)
         })?;
-        let Ok((own_node, view)) = told.await else {
+        let Ok((own_node, view, read)) = told.await else {
             // The thread says itself why it ended.
             return Err(crew.falls().await.into());
         };
-        Ok(Self { view, own_node, goes_on })
+        Ok(Self { view, own_node, read, goes_on })
     }
 
     /// Has the thread follow the source until the agent ends.
@@ -80,24 +90,31 @@ struct Taking {
     allow_empty: bool,
     /// When this machine's addresses were last listed.
     listed: Option<Instant>,
+    store: Option<ViewStore>,
 }
 
 impl Taking {
-    fn new(objects: Objects, allow_empty: bool) -> Self {
-        Self { objects: Gathered::new(objects), allow_empty, listed: None }
+    fn new(objects: Objects, store: Option<ViewStore>, allow_empty: bool) -> Self {
+        Self { objects: Gathered::new(objects), allow_empty, listed: None, store }
     }
 
     /// Waits for all lists, and finds out which node this is. Objects that have not come yet must not pass for missing: nodes would lose
     /// their places in the maps, and verdicts of cut nodes would be deleted.
     fn first(&mut self, named: Option<&str>) -> anyhow::Result<(NodeName, Arc<ClusterView>)> {
         let mut said = None;
-        let view = loop {
-            let waits = match self.objects.missing() {
+        // From then on what an earlier agent stored is waited for, too.
+        let mut recall = self.store.is_some().then(|| Instant::now() + PATIENCE);
+        let (own, local) = loop {
+            let waits = match self.objects.missing().filter(|_| self.objects.stored().is_none()) {
                 Some(missing) => format!("the first list of {missing}"),
                 None => {
                     let view = self.objects.view();
-                    match self.believed(&view) {
-                        Ok(()) => break view,
+                    let local = local_addresses().context("cannot list this machine's addresses")?;
+                    match self.believed(&view).map(|()| own_node(&view, named, &local)) {
+                        Ok(Ok(own)) => break (own, local),
+                        // The lists that have not come may have this node.
+                        Ok(Err(error)) if self.objects.stored().is_some() => error.to_string(),
+                        Ok(Err(error)) => return Err(error.into()),
                         Err(why) => why,
                     }
                 }
@@ -110,19 +127,34 @@ impl Taking {
                 );
             }
             // After a while the log says again what the start waits for.
-            said = match self.objects.wait(Some(REMIND))? {
+            let longest = recall.map_or(REMIND, |at| at.saturating_duration_since(Instant::now()));
+            said = match self.objects.wait(Some(longest))? {
+                false if recall.take().is_some() => {
+                    if let Some(store) = &self.store {
+                        store.load(self.objects.name(), self.objects.teller());
+                    }
+                    Some(waits)
+                }
                 false => None,
                 true => {
                     self.objects.take();
+                    self.recalled();
                     Some(waits)
                 }
             };
         };
-        let local = local_addresses().context("cannot list this machine's addresses")?;
-        let own = own_node(&view, named, &local)?;
         self.set_machine(&own, local);
         let view = Arc::new(self.objects.view());
         self.log(self.objects.conflicts());
+        if let Some(stored) = self.objects.stored() {
+            let age = now().boot.saturating_sub(stored.confirmed.boot) + stored.before_boot;
+            tracing::warn!(
+                event = "view-from-disk",
+                age_seconds = age.as_secs(),
+                "{} has not listed all objects; the view that an earlier agent stored holds until it has",
+                view.source
+            );
+        }
         tracing::info!(
             event = "view-taken",
             nodes = view.nodes.len(),
@@ -131,6 +163,26 @@ impl Taking {
             view.source
         );
         Ok((own, view))
+    }
+
+    /// Takes what an earlier agent stored, once that has come.
+    fn recalled(&mut self) {
+        match self.objects.recalled() {
+            Some(Ok(stored)) => drop(self.objects.take_stored(*stored)),
+            Some(Err(why)) => {
+                tracing::warn!(event = "no-view-on-disk", why, "no earlier view can be taken from the disk");
+            }
+            None => {}
+        }
+    }
+
+    /// Hands the view over to be stored, where it is whole and good.
+    fn store(&mut self, confirmed: Now) {
+        if self.objects.missing().is_none()
+            && let Some(store) = &mut self.store
+        {
+            store.store(self.objects.revision(), confirmed, || self.objects.kept());
+        }
     }
 
     /// Whether a view is believed.
@@ -144,12 +196,21 @@ impl Taking {
     /// Follows the objects until the agent ends.
     fn follow(&mut self, own: &NodeName, sink: &SourceSink, stop: &CancellationToken) -> anyhow::Result<()> {
         self.tell_conflicts(sink);
+        sink.is_away(self.objects.away());
+        sink.is_stored(self.objects.stored());
         let mut is_there = true;
         let mut is_taken = true;
         let mut last = Instant::now();
+        let mut read = self.objects.confirmed(now());
         loop {
-            match self.objects.wait(None) {
-                Ok(_) => {}
+            if is_taken {
+                self.store(read);
+            }
+            let due = self.store.as_ref().filter(|_| is_taken && self.objects.missing().is_none());
+            match self.objects.wait(due.and_then(|store| store.due(self.objects.revision()))) {
+                Ok(true) => {}
+                // Something is to be stored.
+                Ok(false) => continue,
                 // The source may end with the agent.
                 Err(_) if stop.is_cancelled() => return Ok(()),
                 Err(ended) => return Err(ended.into()),
@@ -158,9 +219,10 @@ impl Taking {
             std::thread::sleep(APART.saturating_sub(last.elapsed()));
             let before = now();
             let (view, took) = timed(|| self.take(own));
-            let read = self.objects.confirmed(before);
+            read = self.objects.confirmed(before);
             sink.has_read(took);
             sink.is_away(self.objects.away());
+            sink.is_stored(self.objects.stored());
             self.tell_conflicts(sink);
             let Some(view) = view else {
                 // The source lives, and nothing that it says alters the view.
@@ -191,6 +253,8 @@ impl Taking {
 
     /// Takes the changes that wait. Returns the view where it is another one.
     fn take(&mut self, own: &NodeName) -> Option<Arc<ClusterView>> {
+        // It comes too late where all lists have come.
+        drop(self.objects.recalled());
         let mut brought = self.objects.take();
         if self.listed.is_none_or(|listed| listed.elapsed() >= LOCAL)
             && let Ok(local) = local_addresses()

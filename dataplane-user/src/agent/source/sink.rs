@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use super::super::{builder::Builds, told::SourceRow};
-use crate::{enforce::Now, flags::monotonic_ns};
+use crate::{enforce::Now, flags::monotonic_ns, source::StoredAge};
 
 /// Where views go, and what `status` says of the source.
 pub(in super::super) struct SourceSink {
@@ -30,6 +30,12 @@ impl SourceSink {
             row.away = why.map(str::to_owned);
             is_other
         });
+    }
+
+    /// Notes whether parts of the view are what an earlier agent stored.
+    pub(super) fn is_stored(&self, stored: Option<StoredAge>) {
+        let before_boot = stored.map(|stored| stored.before_boot);
+        self.row.send_if_modified(|row| std::mem::replace(&mut row.stored, before_boot) != before_boot);
     }
 
     /// Notes that the source confirmed the view that holds.

@@ -177,6 +177,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = patience, hide = true)]
     pub compare_every: Duration,
 
+    /// How often the last good view of the API server is stored at most; for tests
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, hide = true)]
+    pub view_store_every: Duration,
+
     /// Virtual servers of others, which no Service has (repeatable, or separated by commas): kube-proxy's ipvs.excludeCIDRs
     #[arg(long = "exclude-cidr", help_heading = KUBE_PROXY, value_name = "CIDR", value_delimiter = ',')]
     pub excluded: Vec<Cidr>,

@@ -1,8 +1,9 @@
 //! Services whose last destinations are exempt, and what becomes of these once there are others.
 use std::time::Duration;
 
-use super::{Agent, MS, at, key, node, shared, world};
+use super::{Agent, MS, Shared, at, key, node, shared, world};
 use crate::{
+    cluster::{Backend, Protocol as Transport, Scope},
     ipvs::{Change, Destination, Protocol},
     plan::drain::{CHALLENGE, Flagged},
 };
@@ -28,6 +29,30 @@ fn the_last_ones_are_exempt() {
         let weights: Vec<u32> = shared.borrow().servers[&web].destinations.iter().map(|d| d.weight).collect();
         assert_eq!(weights.iter().filter(|weight| **weight > 0).count(), 1, "{weights:?}");
     }
+}
+
+/// A Service that is left out, and whatever else has its port, keep their destinations. Others at the same address do not.
+#[test]
+fn destinations_at_ports_that_are_left_out_stay() {
+    let left_out = |port| Backend { address: at(2, 1).ip(), scope: Scope::Port(port, Transport::Tcp) };
+    let flag = |port| Flagged { left_out: vec![left_out(port)], challenged: true, ..node(2) };
+    let web = key(1, Protocol::TCP);
+    let weight = |shared: &Shared, key| {
+        let world = shared.borrow();
+        world.servers[&key].destinations.iter().find(|one| one.address == at(2, 1)).map(|one| one.weight)
+    };
+    let shared = shared(world());
+    let mut agent = Agent::new(&shared, &[flag(8080)]);
+    assert!(agent.run(Duration::from_secs(3)));
+    assert_eq!(weight(&shared, web), Some(1));
+    assert_ne!(weight(&shared, key(2, Protocol::UDP)), Some(2), "the same port of another protocol");
+    // The label is taken away, and comes back.
+    agent.flag(&[flag(9)]);
+    assert!(agent.run(Duration::from_secs(3)));
+    assert_ne!(weight(&shared, web), Some(1));
+    agent.flag(&[flag(8080)]);
+    assert!(agent.run(Duration::from_secs(10)));
+    assert_eq!(weight(&shared, web), Some(1));
 }
 
 /// Packets to exempt destinations were never cut, so no round of challenges told their clients anything.

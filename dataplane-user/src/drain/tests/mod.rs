@@ -51,7 +51,7 @@ services:
 fn node(index: u8) -> Flagged {
     let backend = |pod| Backend { address: at(index, pod).ip(), scope: Scope::Address };
     let name = format!("node-{index}").into();
-    Flagged { name, backends: (1..5).map(backend).collect(), challenged: false }
+    Flagged { name, backends: (1..5).map(backend).collect(), left_out: Vec::new(), challenged: false }
 }
 
 fn server(key: ServiceKey, scheduler: &str, bits: u32, destinations: Vec<Destination>) -> VirtualServer {
@@ -333,7 +333,12 @@ fn a_host_network_backend_is_its_port() {
     let backend = |port| Backend { address: at(2, 1).ip(), scope: Scope::Port(port, Transport::Tcp) };
     for (port, out) in [(8080, true), (10_250, false)] {
         let shared = shared(world());
-        let flagged = Flagged { name: "node-2".into(), backends: vec![backend(port)], challenged: true };
+        let flagged = Flagged {
+            name: "node-2".into(),
+            backends: vec![backend(port)],
+            left_out: Vec::new(),
+            challenged: true,
+        };
         let mut agent = Agent::new(&shared, &[flagged]);
         assert!(agent.run(Duration::from_secs(3)));
         let weight = |service| {

@@ -256,6 +256,7 @@ impl Flags {
 /// What changed between two states.
 fn changed(told: &BTreeMap<Arc<str>, Claimed>, wanted: &BTreeMap<Arc<str>, Claimed>, now: Now) -> Vec<Input> {
     let input = |node: &NodeName, change| Input::Claim { node: node.clone(), change, ticket: None };
+    // New claims come first, so that a flag that becomes a forced one leaves no gap.
     let gone =
         told.iter().filter(|(name, before)| !wanted.get(*name).is_some_and(|after| after.is_of(before)));
     let gone = gone.map(|(_, before)| input(&before.flag.node, Change::Withdraw(before.flag.source())));
@@ -263,7 +264,7 @@ fn changed(told: &BTreeMap<Arc<str>, Claimed>, wanted: &BTreeMap<Arc<str>, Claim
     let new = new.map(|(_, after)| {
         input(&after.flag.node, Change::Raise { claim: after.claim(now), force: after.flag.forced })
     });
-    gone.chain(new).collect()
+    new.chain(gone).collect()
 }
 
 #[cfg(test)]

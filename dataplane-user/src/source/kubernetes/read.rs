@@ -16,14 +16,16 @@ use serde::Deserialize as _;
 
 use super::wire;
 use crate::cluster::{
-    Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceObject, ServicePort,
-    SliceObject, TrafficPolicy,
+    Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceMode, ServiceObject,
+    ServicePort, SliceObject, TrafficPolicy,
 };
 
 /// The label that names a slice's Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a Service that another proxy serves (`LabelServiceProxyName`, pkg/proxy/apis/well_known_labels.go, v1.36).
 const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// The label of a Service that is left out.
+const MODE: &str = "nodefence.io/mode";
 /// How long affinity lasts where a Service says no time (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -306,6 +308,7 @@ impl wire::Service {
             affinity: self.affinity(),
             internal: policy(spec.internal_traffic_policy.as_deref()),
             external: policy(spec.external_traffic_policy.as_deref()),
+            mode: self.labels().get(MODE).map(|name| ServiceMode::named(name)).unwrap_or_default(),
             ..ServiceObject::new(texts.shared(&name), cluster_ips, self.ports(is_reached)?)
         })
     }

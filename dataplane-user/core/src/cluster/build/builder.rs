@@ -21,6 +21,7 @@ use super::{
     member::Member,
     named_by::NamedBy,
     names::NameId,
+    objects::KnownObjects,
     owners::{By, Kind, Owners, Unit},
     reached::Reached,
     slice::Slice,
@@ -54,6 +55,8 @@ pub struct Builder {
     machine: (Option<NameId>, BTreeSet<IpAddr>),
     /// Whether the next view differs from the last one.
     is_changed: bool,
+    /// Rises with each object that changes.
+    revision: u64,
 }
 
 impl Builder {
@@ -75,6 +78,7 @@ impl Builder {
             conflicting: BTreeSet::new(),
             machine: Default::default(),
             is_changed: false,
+            revision: 0,
         }
     }
 
@@ -144,6 +148,26 @@ impl Builder {
         self.is_changed
     }
 
+    /// A number that rises whenever an object changes, comes or goes.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// All objects as they are now. That copies no object: it costs some bytes for each, and has what is replaced meanwhile outlive its replacement.
+    pub fn objects(&self) -> KnownObjects {
+        let names = &self.owners.names;
+        let slices = self
+            .groups
+            .values()
+            .flat_map(|group| group.slices().iter().map(|slice| (group.id, Arc::clone(slice))));
+        KnownObjects {
+            nodes: self.nodes.values().map(|member| Arc::clone(&member.object)).collect(),
+            services: self.groups.values().filter_map(|group| group.service.clone()).collect(),
+            slices: slices.collect(),
+            names: names.texts(),
+        }
+    }
+
     /// The view that follows from all objects. It shares unchanged nodes and Services with the view before.
     pub fn view(&mut self) -> ClusterView {
         let nodes: Vec<Arc<Node>> = self.nodes.values().filter_map(|member| member.node.clone()).collect();
@@ -211,9 +235,10 @@ impl Builder {
     }
 
     fn set_node(&mut self, name: &NodeName, object: Option<NodeObject>) -> Option<NodeObject> {
-        if self.nodes.get(name).map(|member| &member.object) == object.as_ref() {
+        if self.nodes.get(name).map(|member| &*member.object) == object.as_ref() {
             return object;
         }
+        self.revision += 1;
         let id = self.owners.names.take(name.text());
         let by = By::Node.named(id);
         let mut was_valid = false;
@@ -227,7 +252,7 @@ impl Builder {
             }
             self.owners.names.give_back(id);
             was_valid = last.is_valid();
-            old = Some(last.object);
+            old = Some(Arc::unwrap_or_clone(last.object));
             node = last.node;
             conflicts = last.conflicts;
         }
@@ -281,11 +306,11 @@ impl Builder {
 
     fn set_service(&mut self, name: &Arc<str>, object: Option<ServiceObject>) -> Option<ServiceObject> {
         let group = self.groups.get(name);
-        let is_same = group.and_then(|group| group.service.as_ref()) == object.as_ref();
+        let is_same = group.and_then(|group| group.service.as_deref()) == object.as_ref();
         if is_same && !group.is_some_and(|group| group.is_unreadable()) {
             return object;
         }
-        self.change_group(name, |group| group.set_service(object))
+        self.change_group(name, |group| group.set_service(object)).map(Arc::unwrap_or_clone)
     }
 
     fn set_slice(&mut self, name: &Arc<str>, object: Option<SliceObject>) -> Option<SliceObject> {
@@ -313,7 +338,8 @@ impl Builder {
             self.service_of.insert(Arc::clone(name), id);
         }
         let (old, service) = old.zip(was_in)?;
-        let object = old.object(service, &self.owners.names);
+        let names = &self.owners.names;
+        let object = old.object(service, |name| names.text(name));
         old.give_back(&mut self.owners.names);
         Some(object)
     }
@@ -333,6 +359,7 @@ impl Builder {
         if let Some(service) = group.valid() {
             self.reached.release(service, &mut self.dirty);
         }
+        self.revision += 1;
         let changed = change(&mut group);
         for (ip, by, of) in group.claims() {
             self.owners.claim(ip, by, of);

@@ -10,7 +10,7 @@ use super::{
     super::{
         node::{NodeIx, NodeName},
         object::{Conflict, ObjectName, ServiceObject},
-        service::{Endpoint, More, SaidNode, Service, ServicePort},
+        service::{Endpoint, More, SaidNode, Service, ServiceMode, ServicePort},
         view::{Backend, Scope},
     },
     check::{Fault, service as check_service},
@@ -26,13 +26,13 @@ use super::{
 pub(super) struct Group {
     /// The Service's name.
     pub(super) id: NameId,
-    pub(super) service: Option<ServiceObject>,
+    pub(super) service: Option<Arc<ServiceObject>>,
     /// What is wrong with the Service by itself. If anything is, the Service is as if it were not there, and its endpoints are cut for no node.
     pub(super) faults: Vec<Fault>,
     /// The Service exists and cannot be read ([`super::Change::LeftOut`]). Its endpoints are cut for no node.
     is_unreadable: bool,
     /// In the order of their names.
-    slices: Vec<Slice>,
+    slices: Vec<Arc<Slice>>,
     pub(super) outcome: GroupResult,
 }
 
@@ -148,18 +148,18 @@ impl Group {
 
     /// The Service, where it is there and has no fault.
     pub(super) fn valid(&self) -> Option<&ServiceObject> {
-        self.service.as_ref().filter(|_| self.faults.is_empty())
+        self.service.as_deref().filter(|_| self.faults.is_empty())
     }
 
     /// Replaces the Service's object, or removes it. Returns the one before.
-    pub(super) fn set_service(&mut self, service: Option<ServiceObject>) -> Option<ServiceObject> {
+    pub(super) fn set_service(&mut self, service: Option<ServiceObject>) -> Option<Arc<ServiceObject>> {
         self.faults = service.as_ref().map(check_service).unwrap_or_default();
         self.is_unreadable = false;
-        std::mem::replace(&mut self.service, service)
+        std::mem::replace(&mut self.service, service.map(Arc::new))
     }
 
     /// The Service exists, and cannot be read. Returns its object before.
-    pub(super) fn leave_service_out(&mut self) -> Option<ServiceObject> {
+    pub(super) fn leave_service_out(&mut self) -> Option<Arc<ServiceObject>> {
         let before = self.set_service(None);
         self.is_unreadable = true;
         before
@@ -167,12 +167,17 @@ impl Group {
 
     /// Its slice of that name.
     pub(super) fn slice(&self, name: &str) -> Option<&Slice> {
-        self.slices.get(self.place_of(name).ok()?)
+        self.slices.get(self.place_of(name).ok()?).map(|slice| &**slice)
+    }
+
+    /// Its slices, in the order of their names.
+    pub(super) fn slices(&self) -> &[Arc<Slice>] {
+        &self.slices
     }
 
     /// Replaces the slice of this name, or removes it. Returns the one before.
-    pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Slice> {
-        match (self.place_of(name), slice) {
+    pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Arc<Slice>> {
+        match (self.place_of(name), slice.map(Arc::new)) {
             (Ok(at), Some(slice)) => Some(std::mem::replace(&mut self.slices[at], slice)),
             (Ok(at), None) => Some(self.slices.remove(at)),
             (Err(at), Some(slice)) => {
@@ -190,7 +195,7 @@ impl Group {
     }
 
     fn listed(&self) -> impl Iterator<Item = ListedEndpoint<'_>> {
-        self.slices.iter().flat_map(Slice::endpoints)
+        self.slices.iter().flat_map(|slice| slice.endpoints())
     }
 
     /// The addresses that its slices claim, as whom, and for which node ([`Kind`]); `None` for no node.
@@ -221,6 +226,11 @@ impl Group {
         }
         if !self.faults.is_empty() {
             return outcome;
+        }
+        if let ServiceMode::Unknown(name) = &object.mode {
+            let message = format!("`{name}` is no mode: expected observe or off; its endpoints are not cut");
+            let object = ObjectName::Service(Arc::clone(&object.name));
+            outcome.conflicts.push(Conflict { object, field: "mode".to_owned(), message });
         }
         let mut service = without_endpoints(object);
         let mut endpoints = Endpoints {
@@ -268,6 +278,7 @@ fn without_endpoints(object: &ServiceObject) -> Service {
         affinity: object.affinity,
         internal: object.internal,
         external: object.external,
+        mode: object.mode.clone(),
         ports,
         endpoints: Vec::new(),
     }

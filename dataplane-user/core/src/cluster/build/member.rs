@@ -19,7 +19,7 @@ use crate::Family;
 pub(super) struct Member {
     /// Its name.
     pub(super) id: NameId,
-    pub(super) object: NodeObject,
+    pub(super) object: Arc<NodeObject>,
     /// What is wrong with the node by itself. If anything is, the node is as if it were not there, but for its claims.
     faults: Vec<Fault>,
     /// The node of the view; `None` where it has none.
@@ -36,7 +36,7 @@ impl Member {
         conflicts: Vec<Conflict>,
     ) -> Self {
         let faults = check_node(&object);
-        Self { id, object, faults, node, conflicts }
+        Self { id, object: Arc::new(object), faults, node, conflicts }
     }
 
     pub(super) fn is_valid(&self) -> bool {

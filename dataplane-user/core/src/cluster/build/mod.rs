@@ -7,6 +7,7 @@ mod group;
 mod member;
 mod named_by;
 mod names;
+mod objects;
 mod owners;
 mod reached;
 mod slice;
@@ -17,3 +18,4 @@ pub(super) mod tests;
 
 pub use builder::Builder;
 pub use change::{Change, Rules};
+pub use objects::KnownObjects;

@@ -13,7 +13,7 @@ impl NameId {
         Self(NonZeroU32::MIN.saturating_add(index))
     }
 
-    const fn index(self) -> u32 {
+    pub(super) const fn index(self) -> u32 {
         self.0.get() - 1
     }
 }
@@ -57,6 +57,11 @@ impl Names {
 
     pub(super) fn text(&self, id: NameId) -> &Arc<str> {
         &self.all[id.index() as usize].0
+    }
+
+    /// The texts of all names, by number.
+    pub(super) fn texts(&self) -> Box<[Arc<str>]> {
+        self.all.iter().map(|(text, _)| Arc::clone(text)).collect()
     }
 
     #[cfg(test)]

@@ -124,14 +124,14 @@ impl Slice {
             && self.endpoints().zip(&object.endpoints).all(|(one, object)| one.is(object, names))
     }
 
-    /// The object that was stored.
-    pub(super) fn object(&self, service: Arc<str>, names: &Names) -> SliceObject {
-        let endpoints = self.endpoints().map(|endpoint| endpoint.object(names)).collect();
+    /// The object that was stored. `text`: the text of each name.
+    pub(super) fn object<'a>(&self, service: Arc<str>, text: impl Fn(NameId) -> &'a Arc<str>) -> SliceObject {
+        let endpoints = self.endpoints().map(|endpoint| endpoint.object(&text)).collect();
         SliceObject { name: Arc::clone(&self.name), service, endpoints }
     }
 
     /// Gives the names of its nodes back.
-    pub(super) fn give_back(self, names: &mut Names) {
+    pub(super) fn give_back(&self, names: &mut Names) {
         self.endpoints().filter_map(|endpoint| endpoint.node).for_each(|node| names.give_back(node));
     }
 }
@@ -177,10 +177,10 @@ impl<'a> ListedEndpoint<'a> {
             && self.hints() == object.hints.as_deref()
     }
 
-    fn object(&self, names: &Names) -> EndpointObject {
+    fn object<'b>(&self, text: &impl Fn(NameId) -> &'b Arc<str>) -> EndpointObject {
         EndpointObject {
             address: self.address,
-            node: self.node.map(|node| NodeName::from(Arc::clone(names.text(node)))),
+            node: self.node.map(|node| NodeName::from(Arc::clone(text(node)))),
             host_network: self.host_network(),
             zone: self.zone().cloned(),
             ports: self.more.and_then(|more| more.ports.clone()),
@@ -265,7 +265,7 @@ mod tests {
         let mut names = Names::default();
         for (at, one) in all.iter().enumerate() {
             let kept = Slice::new(slice(std::slice::from_ref(one)), &mut names);
-            assert_eq!(kept.object("x/a".into(), &names), slice(std::slice::from_ref(one)));
+            assert_eq!(kept.object("x/a".into(), |name| names.text(name)), slice(std::slice::from_ref(one)));
             for (other_at, other) in all.iter().enumerate() {
                 let is = kept.is(&slice(std::slice::from_ref(other)), &names);
                 assert_eq!(is, at == other_at, "{one:?} {other:?}");
@@ -275,7 +275,7 @@ mod tests {
         }
         // Of both families, and all that can be said.
         let kept = Slice::new(slice(&all), &mut names);
-        assert_eq!(kept.object("x/a".into(), &names), slice(&all));
+        assert_eq!(kept.object("x/a".into(), |name| names.text(name)), slice(&all));
         assert!(kept.is(&slice(&all), &names) && !kept.is(&slice(&all[1..]), &names));
         kept.give_back(&mut names);
         names.sweep();

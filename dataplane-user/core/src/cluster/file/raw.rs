@@ -63,6 +63,14 @@ pub(super) struct RawFlag {
     pub(super) reason: Option<String>,
 }
 
+/// How a Service is left out.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawMode {
+    Observe,
+    Off,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawService {
@@ -81,6 +89,8 @@ pub(super) struct RawService {
     pub(super) internal: Option<TrafficPolicy>,
     #[serde(default, rename = "externalTrafficPolicy")]
     pub(super) external: Option<TrafficPolicy>,
+    #[serde(default)]
+    pub(super) mode: Option<RawMode>,
     pub(super) ports: Vec<RawPort>,
     #[serde(default)]
     pub(super) endpoints: Option<Vec<RawEndpoint>>,

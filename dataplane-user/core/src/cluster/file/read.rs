@@ -11,10 +11,10 @@ use super::{
         node::NodeName,
         object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
         protocol::Protocol,
-        service::{DEFAULT_AFFINITY, Hints, ServicePort},
+        service::{DEFAULT_AFFINITY, Hints, ServiceMode, ServicePort},
         view::{Backend, FileFlag, Scope, reason_fits},
     },
-    raw::{RawBackend, RawEndpoint, RawFlag, RawNode, RawPort, RawService},
+    raw::{RawBackend, RawEndpoint, RawFlag, RawMode, RawNode, RawPort, RawService},
     values::{Address, Affinity, ClusterIp},
 };
 
@@ -105,6 +105,11 @@ impl Reader {
             affinity,
             internal: raw.internal.unwrap_or_default(),
             external: raw.external.unwrap_or_default(),
+            mode: match raw.mode {
+                None => ServiceMode::Cut,
+                Some(RawMode::Observe) => ServiceMode::Observe,
+                Some(RawMode::Off) => ServiceMode::Off,
+            },
             ports: raw.ports.into_iter().map(port).collect(),
         };
         let endpoints = raw.endpoints.into_iter().flatten();

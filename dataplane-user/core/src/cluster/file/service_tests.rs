@@ -3,7 +3,7 @@ use std::{fmt::Write as _, time::Instant};
 use super::{
     super::{
         protocol::Protocol,
-        service::{DEFAULT_AFFINITY, TrafficPolicy},
+        service::{DEFAULT_AFFINITY, ServiceMode, TrafficPolicy},
         view::{ClusterView, Node},
     },
     Problem, parse,
@@ -92,6 +92,19 @@ fn reads_the_example() {
         (Some(80), Some(8443), None)
     );
     assert_eq!(web.socket(1, plain).unwrap().to_string(), "10.244.1.4:8443");
+}
+
+#[test]
+fn a_service_can_be_left_out() {
+    let mode = |line: &str| {
+        let view = view(&format!("services:\n  - name: x/a\n    ports: [{{ port: 80 }}]\n    {line}\n"));
+        view.map(|view| view.services.unwrap()[0].mode.clone())
+    };
+    assert_eq!(mode("endpoints: []").unwrap(), ServiceMode::Cut);
+    assert_eq!(mode("mode: off").unwrap(), ServiceMode::Off);
+    assert_eq!(mode("mode: observe").unwrap(), ServiceMode::Observe);
+    let error = mode("mode: enforce").unwrap_err().to_string();
+    assert!(error.contains("services[0].mode") && error.contains("observe"), "{error}");
 }
 
 /// `addEndpoints` in pkg/proxy/endpointslicecache.go: ready and serving unless said otherwise, each by itself.

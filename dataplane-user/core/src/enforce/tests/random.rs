@@ -88,6 +88,8 @@ pub(super) fn cluster(random: &mut Seeded) -> Arc<Cluster> {
             1 => "externalIPs: [192.0.2.1], externalTrafficPolicy: Local, ",
             _ => "",
         };
+        let left_out = if random.percent(8) { "mode: observe, " } else { "" };
+        let policy = left_out.to_owned() + policy;
         let policy = policy.replace("192.0.2.1", &format!("192.0.2.{service}"));
         text += &format!(
             "- {{name: x/s{service}, clusterIPs: [10.96.0.{service}], {policy}ports: [{{port: 80, targetPort: {}}}], endpoints: [{}]}}\n",

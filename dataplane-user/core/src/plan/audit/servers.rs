@@ -10,7 +10,7 @@ use crate::{
     cluster::{Backends, ClusterView, Endpoint, Family, NodeSet, Protocol as Transport},
     ipvs::{Change, Destination, Protocol, ServiceKey},
     ledger::{Entry, Pair},
-    plan::{Proxy, ServicePortRef},
+    plan::{Proxy, ServicePortRef, left_out},
 };
 
 /// What is known of the cluster, beside the tables.
@@ -46,6 +46,7 @@ impl<'a> Servers<'a> {
         let mut flagged = Backends::new();
         let nodes = cluster.flagged.iter().filter_map(|node| cluster.view.at(node));
         nodes.flat_map(|node| &node.backends).for_each(|backend| flagged.add(backend, ()));
+        left_out(cluster.view).for_each(|(port, _)| flagged.spare(&port.backend()));
         let (seen, node_addresses) = Default::default();
         Self { cluster, addresses, seen, node_addresses, flagged }
     }
@@ -74,20 +75,23 @@ impl<'a> Servers<'a> {
         }
         self.seen.extend(Transport::of(number).map(|transport| (address, transport)));
         let wanted = self.addresses.wanted(place, Family::of(address.ip()), &self.cluster.proxy);
-        let others = wanted.iter().any(|(_, endpoint)| !self.is_flagged(endpoint));
+        let is_flagged = |(socket, endpoint): &(SocketAddr, &Endpoint)| {
+            self.is_flagged(endpoint) && !self.flagged.spares(&key, *socket)
+        };
+        let others = wanted.iter().any(|one| !is_flagged(one));
         for destination in found {
             let pair = Pair { service: key, destination: destination.address };
             match wanted.binary_search_by_key(&destination.address, |(socket, _)| *socket) {
                 Err(_) => self.stale(pair, destination, place, protocol, out),
                 // A destination on a flagged node is the drain's, as long as there are others.
-                Ok(at) if others && self.is_flagged(wanted[at].1) => {}
+                Ok(at) if others && is_flagged(&wanted[at]) => {}
                 Ok(_) if destination.weight == 0 => self.stray(pair, destination, place, out),
                 Ok(_) => {}
             }
         }
         let there: HashSet<SocketAddr> = found.iter().map(|destination| destination.address).collect();
-        for (socket, endpoint) in &wanted {
-            if !there.contains(socket) && !(others && self.is_flagged(endpoint)) {
+        for one @ (socket, _) in &wanted {
+            if !there.contains(socket) && !(others && is_flagged(one)) {
                 self.missing(Pair { service: key, destination: *socket }, place, out);
             }
         }

@@ -65,6 +65,8 @@ pub struct Flagged {
     pub name: NodeName,
     /// Its backends.
     pub backends: Vec<Backend>,
+    /// Ports of Services that are left out. Destinations there are not drained.
+    pub left_out: Vec<Backend>,
     /// Whether its idle clients have been challenged, or will not be.
     pub challenged: bool,
 }
@@ -193,6 +195,7 @@ impl Drain {
             for backend in &node.backends {
                 self.flagged.add(backend, at);
             }
+            node.left_out.iter().for_each(|port| self.flagged.spare(port));
         }
         let names = nodes.iter().map(|node| &node.name).eq(self.nodes.iter().map(|node| &node.name));
         let same = names && before == self.flagged;

@@ -154,6 +154,7 @@ fn a_service_has_its_addresses_policies_and_ports() {
         load_balancer_ips: vec![ip("192.0.2.8")],
         affinity: Some(Duration::from_secs(30)),
         external: TrafficPolicy::Local,
+        mode: ServiceMode::Cut,
         ..ServiceObject::new("default/web", vec![ip("10.96.0.10"), ip("fd00::a")], vec![http, dns])
     };
     assert_eq!(read, expected);
@@ -180,6 +181,18 @@ fn a_service_that_kube_proxy_leaves_alone_is_read_as_headless() {
         );
         assert_eq!(read.ports.iter().filter_map(|port| port.node_port).count(), 0);
         assert_eq!(read.ports.len(), 2);
+    }
+}
+
+#[test]
+fn a_label_leaves_a_service_out() {
+    for (label, mode) in [
+        ("off", ServiceMode::Off),
+        ("observe", ServiceMode::Observe),
+        ("enforce", ServiceMode::Unknown("enforce".into())),
+    ] {
+        let read = service(|service| service["metadata"]["labels"] = json!({"nodefence.io/mode": label}));
+        assert_eq!(read.expect("it can be read").expect("it means something").mode, mode);
     }
 }
 

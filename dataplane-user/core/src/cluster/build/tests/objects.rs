@@ -7,7 +7,7 @@ use crate::cluster::{
     node::NodeName,
     object::{EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
     protocol::Protocol,
-    service::{ServicePort, TrafficPolicy},
+    service::{ServiceMode, ServicePort, TrafficPolicy},
     view::{Backend, Scope},
 };
 
@@ -144,6 +144,7 @@ impl Source {
             affinity: None,
             internal: random.pick(&[TrafficPolicy::Cluster, TrafficPolicy::Local]),
             external: TrafficPolicy::Cluster,
+            mode: ServiceMode::Cut,
             ports,
             name: Arc::clone(&name),
         };

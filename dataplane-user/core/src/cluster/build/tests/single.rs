@@ -6,7 +6,7 @@ use crate::cluster::{
     build::{Builder, Change, Rules},
     object::{Conflict, EndpointObject, NodeObject, ObjectName, ServiceObject, SliceObject},
     protocol::Protocol,
-    service::ServicePort,
+    service::{ServiceMode, ServicePort},
     view::{Backend, Scope},
 };
 
@@ -208,6 +208,22 @@ fn what_a_service_that_is_wrong_runs_at_is_cut_for_nobody() {
     assert!(told.backends("a").is_empty());
     told.tell(Change::Gone(ObjectName::Service("x/a".into())));
     assert_eq!(told.backends("a"), ["10.1.0.1"]);
+}
+
+#[test]
+fn a_service_with_a_mode_that_is_none_stays_and_is_named() {
+    let with = |mode| Change::Service(ServiceObject { mode, ..service("x/a", "10.96.0.1") });
+    let mut told = Told::new([with(ServiceMode::named("observe"))]);
+    assert!(told.brought.is_empty(), "{:?}", told.brought);
+    told.tell(with(ServiceMode::named("of")));
+    assert_eq!(
+        told.brought,
+        ["Service `x/a`, mode: `of` is no mode: expected observe or off; its endpoints are not cut"]
+    );
+    let modes = [ServiceMode::named("of"), ServiceMode::Off, ServiceMode::Observe];
+    assert!(modes.iter().all(ServiceMode::is_left_out) && !ServiceMode::Cut.is_left_out());
+    let view = told.builder.view();
+    assert_eq!(view.services.expect("Services")[0].mode, modes[0]);
 }
 
 #[test]

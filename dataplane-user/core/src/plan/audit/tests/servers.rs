@@ -258,6 +258,28 @@ fn flagged_nodes_are_out_where_there_are_others() {
     }
 }
 
+/// The drain leaves such a Service alone.
+#[test]
+fn a_service_that_is_left_out_has_its_destinations_on_flagged_nodes() {
+    let view = view(
+        "services:
+  - name: default/web
+    clusterIPs: [10.96.0.1]
+    mode: off
+    ports: [{ name: http, port: 80, targetPort: 8080 }]
+    endpoints: [{ address: 10.1.2.1, node: b }, { address: 10.1.3.1, node: c }]
+",
+    );
+    let beside = Beside { flagged: nodes(&view, &["b"]), ..Beside::default() };
+    let mut table = programmed(&view);
+    assert_eq!(texts(&judge(&view, &table, &beside)), [""; 0]);
+    let on_b = pair(key(WEB, Protocol::TCP), "10.1.2.1:8080");
+    set(&mut table, on_b, |found| found.weight = 0);
+    assert_eq!(only(&judge(&view, &table, &beside)).kind, Kind::StrayWeight);
+    table.values_mut().for_each(|all| all.retain(|one| one.address != on_b.destination));
+    assert_eq!(only(&judge(&view, &table, &beside)).kind, Kind::MissingDestination);
+}
+
 #[test]
 fn templates_of_flagged_nodes_are_found_where_there_are_others() {
     let view = web();
