@@ -17,7 +17,7 @@ pub const SETTINGS_NAME: &str = "default";
     shortname = "nfs",
     doc = "What holds for all agents of the cluster. Only the object named `default` is read.",
     derive = "PartialEq",
-    validation = "self.metadata.name == 'default'",
+    validation = Rule::new("self.metadata.name == 'default'").message("only an object named `default` is read"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Automatic", type_ = "string", json_path = ".spec.automatic"),
     printcolumn(name = "Limit", type_ = "string", json_path = ".spec.limit"),

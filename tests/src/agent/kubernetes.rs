@@ -20,7 +20,22 @@ impl Agent {
         kubeconfig: &Path,
         extra: &[&str],
     ) -> Result<Self> {
-        let mut this = Self::new(&bin("nodefence")?, ns, node, interfaces, extra)?;
+        Self::begin_kubernetes_of(&bin("nodefence")?, ns, node, interfaces, kubeconfig, extra)
+    }
+
+    /// Same as [`Agent::begin_kubernetes`], with the binary of another build.
+    ///
+    /// # Errors
+    /// Fails as [`Agent::begin_kubernetes`] does.
+    pub fn begin_kubernetes_of(
+        program: &Path,
+        ns: &Arc<Netns>,
+        node: &str,
+        interfaces: &[&str],
+        kubeconfig: &Path,
+        extra: &[&str],
+    ) -> Result<Self> {
+        let mut this = Self::new(program, ns, node, interfaces, extra)?;
         this.kubeconfig = Some(kubeconfig.to_owned());
         this.begin_again()?;
         Ok(this)

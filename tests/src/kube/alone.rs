@@ -1,6 +1,6 @@
 //! The agent on node A of the small cluster beside an API server, without kube-proxy.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, net::Ipv4Addr, path::Path, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{
     forwards::{endpoint, object, slice},
 };
 use crate::{
-    Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, promises::WATCHED, topology::Service,
+    Agent, Cluster, Family, Netns, Node, Options, Proxy, audit::BOTH, promises::WATCHED, topology::Service,
     watch::wait_within,
 };
 
@@ -51,7 +51,7 @@ impl Alone {
     }
 
     fn begin(members: impl FnOnce(&ControlPlane, &Cluster) -> Result<()>, extra: &[&str]) -> Result<Self> {
-        let (control, cluster) = services()?;
+        let (control, cluster) = services(ControlPlane::start)?;
         control.crds()?;
         control.enforce()?;
         members(&control, &cluster)?;
@@ -65,22 +65,43 @@ impl Alone {
     /// # Errors
     /// Fails if the API server does not come up, or if the agent cannot be started.
     pub fn without_members() -> Result<Self> {
-        let (control, cluster) = services()?;
+        let (control, cluster) = services(ControlPlane::start)?;
         Self::follow(control, cluster, &[])
     }
 
+    /// Same as [`Alone::new`], but the API server has these further options, and `way` makes the agent's way to it: it returns the URL and what stands between.
+    /// This function does not wait for the agent.
+    ///
+    /// # Errors
+    /// Fails as [`Alone::new`] does, or as `way` does.
+    pub fn behind<T>(
+        options: &[&str],
+        way: impl FnOnce(&ControlPlane) -> Result<(String, T)>,
+    ) -> Result<(Self, T)> {
+        let (control, cluster) = services(|ns| ControlPlane::start_with(ns, Ipv4Addr::LOCALHOST, options))?;
+        control.crds()?;
+        control.members(&cluster)?;
+        let (server, between) = way(&control)?;
+        let kubeconfig = control.kubeconfig_at("kubeconfig-agent", &server)?;
+        Ok((Self::follow_by(&kubeconfig, control, cluster, &[])?, between))
+    }
+
     fn follow(control: ControlPlane, cluster: Cluster, extra: &[&str]) -> Result<Self> {
-        let interfaces = cluster.interfaces();
         let kubeconfig = control.kubeconfig()?;
-        let agent = Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, extra)?;
+        Self::follow_by(&kubeconfig, control, cluster, extra)
+    }
+
+    fn follow_by(kubeconfig: &Path, control: ControlPlane, cluster: Cluster, extra: &[&str]) -> Result<Self> {
+        let interfaces = cluster.interfaces();
+        let agent = Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, kubeconfig, extra)?;
         Ok(Self { agent, control, cluster })
     }
 }
 
 /// A cluster, and an API server with its Services.
-fn services() -> Result<(ControlPlane, Cluster)> {
+fn services(start: impl FnOnce(&Arc<Netns>) -> Result<ControlPlane>) -> Result<(ControlPlane, Cluster)> {
     let cluster = Cluster::new(Options { proxy: Proxy::Nobody, ..Options::default() })?;
-    let control = ControlPlane::start(&cluster.a.ns)?;
+    let control = start(&cluster.a.ns)?;
     for service in [Service::Web, Service::Host] {
         control.service(&object(service, &BOTH))?;
         for family in BOTH {

@@ -66,6 +66,20 @@ impl Api {
         self.ns.run(move || read(agent.get(&url).header("Authorization", token).call(), "GET", &url))
     }
 
+    /// GET from the calling thread, which must be in the namespace. Returns any answer, whose body may come without an end.
+    ///
+    /// # Errors
+    /// Fails if there is no answer.
+    pub(super) fn open(&self, path: &str, accepts: Option<&str>) -> Result<Response<Body>> {
+        let (agent, url, token) = self.parts(path);
+        let request = agent.get(&url).header("Authorization", token).config().timeout_global(None).build();
+        let request = match accepts {
+            Some(accepts) => request.header("Accept-Encoding", accepts),
+            None => request,
+        };
+        request.call().with_context(|| format!("GET {url}"))
+    }
+
     /// GET. Returns the body of a successful answer as JSON.
     ///
     /// # Errors
@@ -79,14 +93,19 @@ impl Api {
     /// # Errors
     /// Fails if there is no answer, or if the server refuses. The error includes the server's message.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let (this, path, object) = (self.clone(), path.to_owned(), object.clone());
+        self.ns.run(move || this.create_here(&path, &object))
+    }
+
+    /// Same as [`Api::create`], from the calling thread, which must be in the namespace.
+    ///
+    /// # Errors
+    /// Fails as [`Api::create`] does.
+    pub fn create_here(&self, path: &str, object: &Value) -> Result<Value> {
         let (agent, url, token) = self.parts(path);
-        let body = object.to_string();
-        let answer = self.ns.run(move || {
-            let request =
-                agent.post(&url).header("Authorization", token).header("Content-Type", "application/json");
-            read(request.send(body.as_bytes()), "POST", &url)
-        });
-        parse(&answer?)
+        let request =
+            agent.post(&url).header("Authorization", token).header("Content-Type", "application/json");
+        parse(&read(request.send(object.to_string().as_bytes()), "POST", &url)?)
     }
 
     /// Creates an object, or changes it to this content (server-side apply). `path` names the object itself.

@@ -56,6 +56,8 @@ pub struct ControlPlane {
     certificates: Option<PathBuf>,
     /// `None` if the server runs outside.
     programs: Option<Programs>,
+    /// Further options of the API server.
+    options: Vec<String>,
     dir: TempDir,
 }
 
@@ -85,7 +87,15 @@ impl ControlPlane {
         // The server's certificate is not checked: it stays on the machine outside, and the guest's only wire leads to this server.
         let api = Api::new(ns, &format!("https://{address}:{PORT}"), None, TOKEN)?;
         let dir = TempDir::with_prefix("nodefence-kube-")?;
-        let this = Self { api, ns: Arc::clone(ns), address, certificates: None, programs: None, dir };
+        let this = Self {
+            api,
+            ns: Arc::clone(ns),
+            address,
+            certificates: None,
+            programs: None,
+            options: Vec::new(),
+            dir,
+        };
         for collection in [
             "/api/v1/nodes",
             // The server's own Service stays: the server would create it again in the middle of a test.
@@ -110,14 +120,24 @@ impl ControlPlane {
     /// Fails if a program is missing, ends, or is not ready in time. The error names the command that makes a missing program, and includes the log of any
     /// other.
     pub fn start_at(ns: &Arc<Netns>, address: Ipv4Addr) -> Result<Self> {
+        Self::start_with(ns, address, &[])
+    }
+
+    /// Same as [`ControlPlane::start_at`], with further options of the API server.
+    ///
+    /// # Errors
+    /// Fails as [`ControlPlane::start_at`] does.
+    pub fn start_with(ns: &Arc<Netns>, address: Ipv4Addr, options: &[&str]) -> Result<Self> {
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let dir = TempDir::with_prefix("nodefence-kube-")?;
         let etcd = spawn(ns, etcd(dir.path())?, &log(dir.path(), "etcd"))?;
-        let apiserver = spawn(ns, apiserver(dir.path(), address)?, &log(dir.path(), "kube-apiserver"))?;
+        let apiserver =
+            spawn(ns, apiserver(dir.path(), address, &options)?, &log(dir.path(), "kube-apiserver"))?;
         let mut programs = Programs { apiserver, etcd };
         let api = Self::until_ready(ns, address, dir.path(), &mut programs)?;
         let certificates = Some(certificates(dir.path()));
         let programs = Some(programs);
-        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, dir })
+        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, options, dir })
     }
 
     /// Waits until the server is ready. Returns a client of it.
@@ -185,7 +205,7 @@ impl ControlPlane {
     /// Fails if the server runs outside, or as [`ControlPlane::start_at`] does.
     pub fn start_server(&mut self) -> Result<()> {
         let programs = self.programs.as_mut().context("the API server runs outside")?;
-        let command = apiserver(self.dir.path(), self.address)?;
+        let command = apiserver(self.dir.path(), self.address, &self.options)?;
         programs.apiserver = spawn(&self.ns, command, &log(self.dir.path(), "kube-apiserver"))?;
         self.api = Self::until_ready(&self.ns, self.address, self.dir.path(), programs)?;
         Ok(())
@@ -196,8 +216,15 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig(&self) -> Result<PathBuf> {
-        let path = self.dir.path().join("kubeconfig");
-        let server = format!("https://{}:{PORT}", self.address);
+        self.kubeconfig_at("kubeconfig", &format!("https://{}:{PORT}", self.address))
+    }
+
+    /// Same as [`ControlPlane::kubeconfig`], with this name of the file and this URL of the server: a relay, for example.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn kubeconfig_at(&self, name: &str, server: &str) -> Result<PathBuf> {
+        let path = self.dir.path().join(name);
         let cluster = match &self.certificates {
             Some(file) => json!({"server": server, "certificate-authority": file}),
             None => json!({"server": server, "insecure-skip-tls-verify": true}),
@@ -302,7 +329,7 @@ fn etcd(dir: &Path) -> Result<Command> {
 }
 
 /// The command of the API server. The server makes its own certificate. The certificate's key signs service account tokens, since neither outlives the test.
-fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
+fn apiserver(dir: &Path, address: Ipv4Addr, options: &[String]) -> Result<Command> {
     let tokens = dir.join("tokens");
     std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
     let pki = dir.join("pki");
@@ -323,7 +350,7 @@ fn apiserver(dir: &Path, address: Ipv4Addr) -> Result<Command> {
         "--service-account-issuer=https://kubernetes.default.svc",
         "--enable-priority-and-fairness=false",
     ]);
-    command.arg(format!("--service-cluster-ip-range={SERVICE_RANGE}"));
+    command.arg(format!("--service-cluster-ip-range={SERVICE_RANGE}")).args(options);
     Ok(command)
 }
 

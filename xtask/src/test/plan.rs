@@ -194,6 +194,7 @@ mod tests {
                 "kube_proxy::namespaces",
                 "kube_source::away",
                 "kube_view_store",
+                "kube_watch",
                 "waits_mptcp"
             ],
             "what `--all` leaves out in guests"

@@ -148,6 +148,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_view_store", NATIVE, 8).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_watch", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("net_bridge", NATIVE_AND_OLDEST, 5),
     file("net_bridge::vlan", GUEST_ENDS, 5),

@@ -1,0 +1,106 @@
+//! A relay of bytes between an agent and the API server, in one namespace. It counts them, and cuts connections.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context as _, Result};
+
+use super::control::PORT as SERVER;
+use crate::Netns;
+
+/// The port of the loopback device on which the relay listens.
+pub const PORT: u16 = 6444;
+
+/// A relay. It runs until the process ends.
+#[derive(Debug, Clone, Default)]
+pub struct Wire(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    refuses: AtomicBool,
+    to_server: AtomicU64,
+    to_agent: AtomicU64,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl Wire {
+    /// Starts a relay to the API server on the loopback device of `ns`.
+    ///
+    /// # Errors
+    /// Fails if the port is in use.
+    pub fn start(ns: &Netns) -> Result<Self> {
+        let this = Self::default();
+        let own = this.clone();
+        let listener = ns
+            .run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)))
+            .with_context(|| format!("listen on port {PORT}"))?;
+        ns.spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                // An error is ignored: the client reports that its connection was closed.
+                let _unreachable = own.join(near);
+            }
+            Ok(())
+        })?;
+        Ok(this)
+    }
+
+    fn join(&self, near: TcpStream) -> io::Result<()> {
+        if self.0.refuses.load(Ordering::Relaxed) {
+            return reset(&near);
+        }
+        let far = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, SERVER)))?;
+        self.open().push(near.try_clone()?);
+        let to_server = (near.try_clone()?, far.try_clone()?);
+        let this = self.clone();
+        thread::spawn(move || copy(to_server, &this.0.to_server));
+        let this = self.clone();
+        thread::spawn(move || copy((far, near), &this.0.to_agent));
+        Ok(())
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all connections to the agent by a RST. Until [`Wire::heal`] new ones end in the same way.
+    pub fn reset(&self) {
+        self.0.refuses.store(true, Ordering::Relaxed);
+        for near in self.open().drain(..) {
+            // An error is ignored: the connection has ended by itself.
+            let _ended = reset(&near);
+        }
+    }
+
+    /// Lets new connections pass again.
+    pub fn heal(&self) {
+        self.0.refuses.store(false, Ordering::Relaxed);
+    }
+
+    /// How many bytes went to the API server and to the agent so far, with what TLS adds.
+    pub fn bytes(&self) -> u64 {
+        self.0.to_server.load(Ordering::Relaxed) + self.0.to_agent.load(Ordering::Relaxed)
+    }
+}
+
+/// Ends a connection by a RST, whoever else has its file.
+pub(super) fn reset(connection: &TcpStream) -> io::Result<()> {
+    Ok(rustix::net::connect_unspec(connection)?)
+}
+
+fn copy((mut from, mut into): (TcpStream, TcpStream), count: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        count.fetch_add(length as u64, Ordering::Relaxed);
+        if into.write_all(&buffer[..length]).is_err() {
+            break;
+        }
+    }
+    let _closed = into.shutdown(Shutdown::Write);
+}
