@@ -75,6 +75,7 @@ pub use logging::{FilterError, Logging};
 pub use own_node::{OwnNodeError, own_node};
 pub use run::{Ended, run};
 pub use settings::{AuditSettings, InterfaceChoice, Settings};
+pub(crate) use signals::Signals;
 pub use source::Source;
-pub use threads::runtime;
+pub use threads::{runtime, single_runtime};
 pub use who::requester;

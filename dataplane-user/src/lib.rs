@@ -9,6 +9,7 @@ mod replace;
 
 pub mod agent;
 pub mod cli;
+pub mod controller;
 pub mod crds;
 pub mod doctor;
 pub mod drain;

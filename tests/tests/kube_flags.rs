@@ -257,7 +257,7 @@ fn apply_admission(control: &ControlPlane) -> Result<()> {
     ensure!(documents.len() == kinds.len(), "{} documents in {}", documents.len(), file.display());
     for (kind, document) in kinds.into_iter().zip(documents) {
         let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/nodefence-flags");
-        control.api.apply_yaml(&path, document.to_owned())?;
+        control.api.apply_yaml(&path, document)?;
     }
     Ok(())
 }

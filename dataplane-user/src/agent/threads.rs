@@ -294,5 +294,13 @@ pub fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
+/// A runtime on the calling thread, without precedence: for a process that no packet waits for.
+///
+/// # Errors
+/// Where the kernel has no room for it.
+pub fn single_runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 #[cfg(test)]
 mod tests;

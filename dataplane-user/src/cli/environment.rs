@@ -12,7 +12,7 @@ use clap::{
 const NODE: [&str; 2] = ["NODEFENCE_NODE", "NODE_NAME"];
 
 /// Options of several verbs that mean the same for each.
-const SHARED: [&str; 3] = ["api-server", "kubeconfig", "pin-dir"];
+const SHARED: [&str; 4] = ["api-server", "kubeconfig", "log-format", "pin-dir"];
 
 /// Gives each option that the help shows its variable.
 pub(super) fn with_variables(command: Command) -> Command {

@@ -159,6 +159,12 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
     reason_fits(text).map(|()| text.to_owned())
 }
 
+/// Parses the name by which a controller holds the Lease. The API server takes 128 characters of a name that begins with `nodefence-`.
+pub(super) fn identity(text: &str) -> Result<String, String> {
+    let fits = (1..=110).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| text.to_owned()).ok_or_else(|| "expected 1 to 110 printable ASCII characters".to_owned())
+}
+
 /// Parses a part of the nodes.
 pub(super) fn share(text: &str) -> Result<Share, String> {
     let number = |text: &str| text.parse::<u32>().ok();

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use super::{
     adjust,
     args::{
-        AgentArgs, Cli, CompletionsArgs, DetachArgs, DoctorArgs, FlagArgs, FlowsArgs, Format, GuardArgs,
-        LogLevelArgs, ManArgs, ModeArgs, OnArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
+        AgentArgs, Cli, CompletionsArgs, ControllerArgs, DetachArgs, DoctorArgs, FlagArgs, FlowsArgs, Format,
+        GuardArgs, LogLevelArgs, ManArgs, ModeArgs, OnArgs, RepairArgs, StatusArgs, UnflagArgs, Verb,
     },
     audit, crds, doctor, environment,
     exit::Exit,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     agent::{self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, Settings, Source, own_folder},
-    dataplane,
+    controller, dataplane,
     drain::{self, GuardKind},
     enforce::Auto,
     flags::FlagStore,
@@ -53,10 +53,12 @@ const TAKE_SIGNALS: &str = "cannot take signals";
 const START_ANEW: &str = "cannot start the agent anew";
 const START_THREADS: &str = "cannot start the agent's threads";
 
+const START_CONTROLLER: &str = "cannot start the controller";
+
 /// The contexts of errors that only a kernel or another program can cause.
 #[cfg(test)]
-pub(super) const CONTEXTS: [&str; 5] =
-    [NOT_RESTORED, TAKE_SIGNALS, START_ANEW, START_THREADS, crds::START_CLIENT];
+pub(super) const CONTEXTS: [&str; 6] =
+    [NOT_RESTORED, TAKE_SIGNALS, START_ANEW, START_THREADS, START_CONTROLLER, crds::START_CLIENT];
 
 /// Carries out one verb. `objects`: the objects that an agent follows in place of a cluster file.
 pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
@@ -194,6 +196,10 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             return doctor::run(cli.output, interface, pin_dir.as_deref(), &cli.socket());
         }
         Verb::Crds(ref args) => crds::run(cli.output, args)?,
+        Verb::Controller(ref args) => {
+            let log = Log::begin(args.log_format)?;
+            return Ok(controller(args).map_or_else(|error| log.fails(&error), |()| Exit::Ok));
+        }
         Verb::Completions(CompletionsArgs { shell }) => {
             let mut script = Vec::new();
             let mut command = environment::with_variables(Cli::command());
@@ -240,6 +246,14 @@ fn anew() -> anyhow::Error {
         command.arg0(name);
     }
     anyhow::Error::from(command.args(typed).exec()).context(START_ANEW)
+}
+
+fn controller(args: &ControllerArgs) -> anyhow::Result<()> {
+    let runtime = agent::single_runtime().context(START_CONTROLLER)?;
+    let ended = runtime.block_on(controller::run(args.settings()));
+    // A name server that does not answer must not delay the end.
+    runtime.shutdown_background();
+    ended
 }
 
 struct Caller {

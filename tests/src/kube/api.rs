@@ -113,18 +113,19 @@ impl Api {
     /// # Errors
     /// Fails as [`Api::create`] does.
     pub fn apply(&self, path: &str, object: &Value) -> Result<Value> {
-        self.apply_yaml(path, object.to_string())
+        // JSON is YAML too.
+        self.apply_yaml(path, &object.to_string())
     }
 
-    /// Same as [`Api::apply`], with an object as YAML.
+    /// Same as [`Api::apply`], for an object in YAML.
     ///
     /// # Errors
     /// Fails as [`Api::create`] does.
-    pub fn apply_yaml(&self, path: &str, body: String) -> Result<Value> {
+    pub fn apply_yaml(&self, path: &str, object: &str) -> Result<Value> {
         let (agent, url, token) = self.parts(&format!("{path}?fieldManager={MANAGER}&force=true"));
+        let body = object.to_owned();
         let answer = self.ns.run(move || {
             let request = agent.patch(&url).header("Authorization", token);
-            // JSON is YAML too.
             let request = request.header("Content-Type", "application/apply-patch+yaml");
             read(request.send(body.as_bytes()), "PATCH", &url)
         });
@@ -136,8 +137,16 @@ impl Api {
     /// # Errors
     /// Fails as [`Api::create`] does, or if there is no such object.
     pub fn annotate(&self, path: &str, name: &str, value: &str) -> Result<()> {
+        self.merge(path, &json!({"metadata": {"annotations": {(name): value}}}))
+    }
+
+    /// Changes these fields of an object. `path` names the object itself.
+    ///
+    /// # Errors
+    /// Fails as [`Api::create`] does, or if there is no such object.
+    pub fn merge(&self, path: &str, fields: &Value) -> Result<()> {
         let (agent, url, token) = self.parts(path);
-        let body = json!({"metadata": {"annotations": {(name): value}}}).to_string();
+        let body = fields.to_string();
         let answer = self.ns.run(move || {
             let request = agent.patch(&url).header("Authorization", token);
             let request = request.header("Content-Type", "application/merge-patch+json");

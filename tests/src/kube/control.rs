@@ -224,7 +224,20 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig_at(&self, name: &str, server: &str) -> Result<PathBuf> {
-        let path = self.dir.path().join(name);
+        self.kubeconfig_of(name, server, &json!({"token": TOKEN}))
+    }
+
+    /// Writes a kubeconfig with the rights of this user, whom the server takes the client for (impersonation).
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn kubeconfig_as(&self, user: &str) -> Result<PathBuf> {
+        let server = format!("https://{}:{PORT}", self.address);
+        self.kubeconfig_of(&format!("kubeconfig-{user}"), &server, &json!({"token": TOKEN, "as": user}))
+    }
+
+    fn kubeconfig_of(&self, file: &str, server: &str, user: &Value) -> Result<PathBuf> {
+        let path = self.dir.path().join(file);
         let cluster = match &self.certificates {
             Some(file) => json!({"server": server, "certificate-authority": file}),
             None => json!({"server": server, "insecure-skip-tls-verify": true}),
@@ -233,7 +246,7 @@ impl ControlPlane {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": TOKEN}}],
+            "users": [{"name": "test", "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
         std::fs::write(&path, config.to_string())?;

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{Netns, bin, bin_path, nodefence_command};
 
-const VERBS: [&str; 21] = [
+const VERBS: [&str; 22] = [
     "agent",
     "flag",
     "unflag",
@@ -31,6 +31,7 @@ const VERBS: [&str; 21] = [
     "guard",
     "doctor",
     "crds",
+    "controller",
     "completions",
     "man",
     "help",

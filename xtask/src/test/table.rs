@@ -128,6 +128,7 @@ pub(crate) const FILES: &[File] = &[
     file("house", NATIVE, 5),
     file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
+    file("kube_controller", NATIVE, 10).needs(&[KubeProxy]),
     file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_flags", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),

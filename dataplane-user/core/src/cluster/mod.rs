@@ -15,7 +15,7 @@ mod view;
 pub use backends::Backends;
 #[cfg(test)]
 pub(crate) use build::tests::{Seeded, Source};
-pub use build::{Builder, Change, KnownObjects, Rules};
+pub use build::{Builder, Change, KnownObjects, Rules, check_address};
 pub use changed::Changed;
 pub use file::{Error, MAX_FILE_BYTES, NAME as FILE, Problem, parse};
 pub use node::{NodeIx, NodeName, NodeSet};

@@ -8,7 +8,7 @@ use super::{
     index::ExemptIndex,
     now::{Epoch, Now},
     scope::LimitScope,
-    view::{Delta, Member, NewView},
+    view::{Delta, Member, NewView, sizes},
 };
 use crate::{
     cluster::{Changed, ClusterView, Node, NodeName},
@@ -85,18 +85,15 @@ impl Members {
     ) -> Self {
         let mut members = BTreeMap::new();
         let mut by_position = Vec::with_capacity(view.nodes.len());
-        let mut sizes: BTreeMap<LimitScope, u32> = BTreeMap::new();
         for node in &view.nodes {
             let slot = slots(&node.name);
             by_position.push(slot);
             let Some(slot) = slot else { continue };
             let member = Member { slot, zone: node.zone.clone(), pool: pools(node) };
-            for scope in member.scopes() {
-                *sizes.entry(scope).or_default() += 1;
-            }
             members.insert(node.name.clone(), member);
         }
-        Self { members: Arc::new(members), sizes: Arc::new(sizes), slots: by_position.into() }
+        let sizes = Arc::new(sizes(&members));
+        Self { members: Arc::new(members), sizes, slots: by_position.into() }
     }
 }
 

@@ -207,11 +207,20 @@ impl Claims {
 
     /// Takes over the nodes and scopes of a view.
     pub(super) fn open(&mut self, view: &NewView) {
-        if Arc::ptr_eq(&self.members, &view.members) {
+        self.open_members(&view.members, &view.sizes);
+    }
+
+    /// Takes over these nodes, and how many of them each scope has.
+    pub(super) fn open_members(
+        &mut self,
+        members: &Arc<BTreeMap<NodeName, Member>>,
+        sizes: &Arc<BTreeMap<LimitScope, u32>>,
+    ) {
+        if Arc::ptr_eq(&self.members, members) {
             return;
         }
-        self.members = Arc::clone(&view.members);
-        self.limits.open(Arc::clone(&view.sizes));
+        self.members = Arc::clone(members);
+        self.limits.open(Arc::clone(sizes));
         self.all_dirty = true;
     }
 

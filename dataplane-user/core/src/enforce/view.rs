@@ -36,6 +36,15 @@ impl Member {
     }
 }
 
+/// How many of these nodes each scope has.
+pub(super) fn sizes(members: &BTreeMap<NodeName, Member>) -> BTreeMap<LimitScope, u32> {
+    let mut sizes = BTreeMap::new();
+    for scope in members.values().flat_map(Member::scopes) {
+        *sizes.entry(scope).or_default() += 1;
+    }
+    sizes
+}
+
 /// What changed since another view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {

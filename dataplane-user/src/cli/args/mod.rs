@@ -3,6 +3,7 @@
 mod agent;
 mod api_server;
 mod audit;
+mod controller;
 mod crds;
 mod flags;
 mod lists;
@@ -14,6 +15,7 @@ mod shared;
 pub use agent::AgentArgs;
 pub(super) use agent::SOURCE;
 pub(super) use audit::{RepairArgs, StatusArgs};
+pub(super) use controller::ControllerArgs;
 pub(super) use crds::CrdsArgs;
 pub(super) use flags::{FlagArgs, UnflagArgs};
 pub(super) use lists::{FlowsArgs, NodesArgs};
@@ -206,6 +208,9 @@ pub enum Verb {
 
     /// Print the definitions (CRDs) of the objects that agents read from the API server, or apply them
     Crds(CrdsArgs),
+
+    /// Run the controller, which makes NodeMembers of Nodes and says what becomes of NodeFlags
+    Controller(ControllerArgs),
 
     /// Print a completion script
     Completions(CompletionsArgs),

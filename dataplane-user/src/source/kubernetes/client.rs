@@ -67,7 +67,7 @@ pub(crate) async fn open(server: &ApiServer) -> anyhow::Result<Client> {
 }
 
 /// Reads how the API server is reached.
-pub(super) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
+pub(crate) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
     let mut config = match &server.kubeconfig {
         Some(file) => {
             let options = KubeConfigOptions::default();
@@ -102,7 +102,7 @@ pub(super) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
 }
 
 /// A client for watches. It finds out soon that a connection is dead, and notes when the API server was heard, and what its clock shows.
-pub(super) fn watching_client(config: &Config, heard: &Heard, clock: &ServerClock) -> anyhow::Result<Client> {
+pub(crate) fn watching_client(config: &Config, heard: &Heard, clock: &ServerClock) -> anyhow::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

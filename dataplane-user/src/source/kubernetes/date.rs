@@ -16,7 +16,7 @@ const CUT_OFF: SignedDuration = SignedDuration::from_millis(500);
 
 /// By how much the API server's clock is ahead of CLOCK_BOOTTIME. That clock is never set, so a wall clock that is set moves no end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ServerClock(Arc<watch::Sender<Option<SignedDuration>>>);
+pub(crate) struct ServerClock(Arc<watch::Sender<Option<SignedDuration>>>);
 
 impl ServerClock {
     /// Notes the time of an answer that has just come.

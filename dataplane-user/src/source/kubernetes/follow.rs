@@ -186,7 +186,7 @@ fn refuses(error: &watcher::Error) -> bool {
 
 /// Whether a change was missed that the library would not ask for again: it could not be read, or the API server no longer has it and says so
 /// before the watch begins.
-fn has_missed_something(error: &watcher::Error) -> bool {
+pub(crate) fn has_missed_something(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == GONE,
         watcher::Error::WatchFailed(kube::Error::SerdeError(_)) => true,

@@ -16,12 +16,13 @@ use kube::{Api, runtime::watcher};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use client::ApiServer;
-pub(crate) use client::open;
-use client::{config, watching_client};
-use date::ServerClock;
+pub(crate) use client::{config, open, watching_client};
+pub(crate) use date::ServerClock;
 use follow::follow;
+pub(crate) use follow::has_missed_something;
 use machines::Machines;
-use news::{Heard, Kind, Outlook};
+pub(crate) use news::Heard;
+use news::{Kind, Outlook};
 use orders::Orders;
 pub(crate) use orders::{OrdersEnd, OrdersRow, Tell};
 use wire::{Flag, Member, Service, Settings, Slice};

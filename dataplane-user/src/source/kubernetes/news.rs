@@ -58,7 +58,7 @@ impl fmt::Display for Kind {
 /// When the API server was last heard on the connections of one client. Bookmarks count, which it sends about once a minute on a watch
 /// without changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heard(Arc<watch::Sender<Option<Now>>>);
+pub(crate) struct Heard(Arc<watch::Sender<Option<Now>>>);
 
 impl Heard {
     /// The API server was heard just now.

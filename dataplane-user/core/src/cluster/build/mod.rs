@@ -19,3 +19,4 @@ pub(super) mod tests;
 pub use builder::Builder;
 pub use change::{Change, Rules};
 pub use objects::KnownObjects;
+pub use values::check_address;

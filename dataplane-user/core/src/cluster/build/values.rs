@@ -51,7 +51,10 @@ pub(super) fn check_port_name(name: &str, of: usize) -> Result<(), String> {
 }
 
 /// An address that a node, a backend or a Service can have.
-pub(super) fn check_address(ip: IpAddr) -> Result<(), String> {
+///
+/// # Errors
+/// Says which kind of address it is that none of them can have.
+pub fn check_address(ip: IpAddr) -> Result<(), String> {
     let kind = match ip {
         ip if ip.is_unspecified() => "the unspecified address",
         ip if ip.is_loopback() => "a loopback address",
