@@ -94,8 +94,9 @@ enum Verb {
     },
     /// Build the real Kubernetes programs that tests run beside nodefence, once; print where they lie.
     ///
-    /// etcd, kube-apiserver and kube-proxy, from the Go modules pinned in tests/assets, checked by the sums there. They are
-    /// kept in ~/.cache/nodefence and built anew when a pin changes: some minutes. This takes Go 1.26.
+    /// etcd, kube-apiserver, kube-proxy, helm and promtool, from the Go modules pinned in tests/assets, checked by the sums
+    /// there. They are kept in ~/.cache/nodefence, and a module's are built anew when its pins change: some minutes. This takes
+    /// Go 1.26.
     #[command(after_help = "Environment:\n  \
         NODEFENCE_ASSETS  folder of ready programs to use instead, all in one folder as setup-envtest lays them out\n  \
         NODEFENCE_CACHE   where they are kept")]

@@ -179,13 +179,13 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                 return Err(error.context(NOT_RESTORED));
             }
         }
-        Verb::Guard(GuardArgs { parent, ref pin_dir }) => {
+        Verb::Guard(GuardArgs { parent, wait, ref pin_dir }) => {
             // The signals are blocked before the log starts its thread, which inherits that.
             let ends = drain::Ends::hold().context(TAKE_SIGNALS)?;
             let log = Log::begin(LogFormat::Text)?;
             let ended = match parent {
                 Some(parent) => drain::guard_child(&cli.run_dir, pin_dir, parent).map_err(Into::into),
-                None => guard(&cli.run_dir, pin_dir, ends),
+                None => guard(&cli.run_dir, pin_dir, ends, wait),
             };
             return Ok(ended.map_or_else(|error| log.fails(&error), |()| Exit::Ok));
         }
@@ -211,10 +211,10 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn guard(run_dir: &Path, pin_dir: &Path, ends: drain::Ends) -> anyhow::Result<()> {
+fn guard(run_dir: &Path, pin_dir: &Path, ends: drain::Ends, wait: bool) -> anyhow::Result<()> {
     is_there(run_dir)?;
     own_folder(run_dir)?;
-    Ok(drain::guard(run_dir, pin_dir, ends)?)
+    Ok(drain::guard(run_dir, pin_dir, ends, wait)?)
 }
 
 pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {

@@ -78,12 +78,21 @@ pub fn guard_child(run_dir: &Path, pin_dir: &Path, parent: u32) -> Result<(), Gu
     GuardState::new(run_dir, pin_dir, Whose::Agent { process: parent }).run()
 }
 
-/// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be restored.
+/// Watches over the ledger in a run folder, whichever agents come and go, until it is told to end and nothing is left to be restored. With
+/// `wait` the guard first waits until no other guard watches over the folder.
 ///
 /// # Errors
-/// Where the folder cannot be used, or another guard watches over it.
-pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardError> {
-    let place = take_place(run_dir, PATIENCE)?;
+/// Where the folder cannot be used, or, without `wait`, another guard watches over it.
+pub fn guard(run_dir: &Path, pin_dir: &Path, mut ends: Ends, wait: bool) -> Result<(), GuardError> {
+    let place = if wait {
+        match await_place(run_dir, &mut ends)? {
+            Some(place) => place,
+            // It watched over nothing yet, so there is nothing to be restored.
+            None => return Ok(()),
+        }
+    } else {
+        take_place(run_dir, PATIENCE)?
+    };
     if let Err(error) = sched::fair(PRECEDENCE, Some(sched::SHORT_SLICE)) {
         tracing::debug!(
             event = "guard-keeps-nice",
@@ -113,6 +122,28 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, ends: Ends) -> Result<(), GuardErro
 fn take_place(run_dir: &Path, patience: Duration) -> Result<OwnerLock, GuardError> {
     OwnerLock::take_apart(run_dir, patience)?
         .ok_or_else(|| GuardError::Second { run_dir: run_dir.to_owned() })
+}
+
+/// Waits until no other guard watches over the run folder. Returns `None` where this guard is told to end meanwhile.
+fn await_place(run_dir: &Path, ends: &mut Ends) -> Result<Option<OwnerLock>, GuardError> {
+    let mut said = false;
+    loop {
+        if let Some(place) = OwnerLock::take_apart(run_dir, PATIENCE)? {
+            return Ok(Some(place));
+        }
+        if ends.told().is_some() {
+            return Ok(None);
+        }
+        if !said {
+            said = true;
+            let run = run_dir.display();
+            tracing::info!(
+                event = "guard-waits",
+                run_dir = %run,
+                "another guard watches over this run folder; this one waits until the other has ended"
+            );
+        }
+    }
 }
 
 /// Whose guard it is.

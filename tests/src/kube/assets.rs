@@ -1,4 +1,4 @@
-//! The paths of etcd, kube-apiserver and kube-proxy.
+//! The paths of etcd, kube-apiserver, kube-proxy, helm and promtool.
 
 use std::path::PathBuf;
 

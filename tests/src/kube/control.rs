@@ -362,6 +362,8 @@ fn apiserver(dir: &Path, address: Ipv4Addr, options: &[String]) -> Result<Comman
         "--disable-admission-plugins=ServiceAccount",
         "--service-account-issuer=https://kubernetes.default.svc",
         "--enable-priority-and-fairness=false",
+        // As kubeadm has it: the chart's DaemonSet is privileged.
+        "--allow-privileged=true",
     ]);
     command.arg(format!("--service-cluster-ip-range={SERVICE_RANGE}")).args(options);
     Ok(command)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::pins::{self, MODULES, Module, Program};
+use super::pins::{self, Module, Program};
 use crate::process;
 use crate::say::say;
 
@@ -19,15 +19,12 @@ const PROGRESS: Duration = Duration::from_secs(15);
 /// How many of the last lines of a failed build are shown.
 const KEPT_LINES: usize = 40;
 
-/// Builds every program of every module of `sources` into `to`.
-pub(super) fn build(sources: &Path, to: &Path) -> Result<()> {
-    for module in MODULES {
-        let folder = sources.join(module.folder);
-        let go_mod = fs::read_to_string(folder.join("go.mod"))?;
-        let go = Go { program: find(&folder, &go_mod, &candidates())?, folder };
-        go.build(module, &pins::linker_flags(&go_mod), to)?;
-    }
-    Ok(())
+/// Builds every program of a module of `sources` into `to`.
+pub(super) fn build(sources: &Path, module: &Module, to: &Path) -> Result<()> {
+    let folder = sources.join(module.folder);
+    let go_mod = fs::read_to_string(folder.join("go.mod"))?;
+    let go = Go { program: find(&folder, &go_mod, &candidates())?, folder };
+    go.build(module, &pins::linker_flags(&go_mod), to)
 }
 
 struct Go {
@@ -45,15 +42,20 @@ impl Go {
     }
 
     fn build(&self, module: &Module, flags: &str, to: &Path) -> Result<()> {
-        let names: Vec<&str> = module.programs.iter().map(|program| program.name).collect();
+        let names: Vec<&str> = module.names().collect();
         say!(
             "building {} from Go modules (some minutes; sources come from your Go module proxy)",
             names.join(", ")
         );
-        for Program { name, package } in module.programs {
-            let of = self.packages(package)?;
+        for Program { name, package, tags } in module.programs {
+            let tags = format!("-tags={}", tags.join(","));
+            let of = self.packages(package, &tags)?;
             let mut command = self.command("build");
-            command.args(["-v", "-buildvcs=false", "-ldflags", flags, "-o"]).arg(to.join(name)).arg(package);
+            command
+                .arg(&tags)
+                .args(["-v", "-buildvcs=false", "-ldflags", flags, "-o"])
+                .arg(to.join(name))
+                .arg(package);
             let mut progress = Progress::new(name, of);
             let ended = process::stream(&mut command, LIMIT, |line| progress.line(line))?;
             match ended {
@@ -68,10 +70,11 @@ impl Go {
     }
 
     /// Fetches a program's sources, and counts its packages.
-    fn packages(&self, package: &str) -> Result<usize> {
+    fn packages(&self, package: &str, tags: &str) -> Result<usize> {
         let mut command = self.command("list");
         let mut progress = Progress::new(package, 0);
-        let ended = process::stream(command.args(["-deps", package]), LIMIT, |line| progress.line(line))?;
+        let ended =
+            process::stream(command.args([tags, "-deps", package]), LIMIT, |line| progress.line(line))?;
         match ended {
             Some(status) if status.success() => Ok(progress.compiled),
             _ => bail!("fetching the sources of {package} failed:\n{}", progress.said.join("\n")),

@@ -90,19 +90,23 @@ fn link(target: &Path, folder: &Path) -> Result<()> {
         .with_context(|| format!("cannot make the link {}", link.display()))
 }
 
-/// Runs `name --version`. So a program that cannot run here is noticed now, and not in the middle of a test.
+/// Asks a program for its version. So a program that cannot run here is noticed now, and not in the middle of a test.
 fn ask(folder: &Path, name: &str) -> Result<Asset> {
     let path = folder.join(name);
-    let printed = process::output(process::command(&path).arg("--version"))?;
+    let words: &[&str] =
+        if name == "helm" { &["version", "--template={{.Version}}"] } else { &["--version"] };
+    let mut command = process::command(&path);
+    let printed = process::output(command.args(words))?;
     let version =
-        version(&printed).with_context(|| format!("`{} --version` printed nothing", path.display()))?;
+        version(&printed).with_context(|| format!("`{}` printed nothing", process::line(&command)))?;
     let bytes = path.metadata()?.len();
     Ok(Asset { path, version, bytes })
 }
 
-/// The version of `Kubernetes v1.36.3` or `etcd Version: 3.6.8`: the last word of the first line.
+/// The version of `Kubernetes v1.36.3`, `etcd Version: 3.6.8` or `promtool, version 0.316.0 (branch: )`: of the first line the last word before brackets.
 fn version(printed: &str) -> Option<String> {
-    printed.lines().next()?.split_whitespace().last().map(|word| word.trim_start_matches('v').to_owned())
+    let line = printed.lines().next()?.split('(').next()?;
+    line.split_whitespace().last().map(|word| word.trim_start_matches('v').to_owned())
 }
 
 fn print_table(folder: &Path, assets: &[(&str, Asset)]) {
@@ -125,18 +129,22 @@ mod tests {
     fn the_version_is_the_last_word_of_the_first_line() {
         assert_eq!(version("Kubernetes v1.36.3\n").as_deref(), Some("1.36.3"));
         assert_eq!(version("etcd Version: 3.6.8\nGit SHA: none\n").as_deref(), Some("3.6.8"));
+        assert_eq!(
+            version("promtool, version 0.316.0 (branch: , revision: unknown)\n").as_deref(),
+            Some("0.316.0")
+        );
         assert_eq!(version(""), None);
     }
 
     #[test]
     fn a_ready_folder_names_what_it_lacks() {
         let scratch = Scratch::new(&env::temp_dir().join("nodefence-xtask-ready")).expect("a folder");
-        for name in ["etcd", "kube-apiserver", "kube-proxy"] {
+        for name in pins::names() {
             fs::write(scratch.path().join(name), "").expect("a file");
         }
         let run =
             |name: &str| fs::set_permissions(scratch.path().join(name), fs::Permissions::from_mode(0o755));
-        run("etcd").and_then(|()| run("kube-apiserver")).expect("permissions");
+        pins::names().filter(|name| *name != "kube-proxy").try_for_each(run).expect("permissions");
         let error = ready(scratch.path()).expect_err("one cannot be run").to_string();
         assert!(error.contains("lacks kube-proxy;"), "{error}");
         run("kube-proxy").expect("permissions");

@@ -24,40 +24,99 @@ pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// The main package.
     pub(crate) package: &'static str,
+    /// Go's build tags.
+    pub(crate) tags: &'static [&'static str],
 }
 
-/// All modules. Other programs of Kubernetes belong in the same module. A program that depends on other versions of the same libraries (such as
+impl Program {
+    const fn new(name: &'static str, package: &'static str) -> Self {
+        Self { name, package, tags: &[] }
+    }
+}
+
+impl Module {
+    /// The names of the module's programs.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.programs.iter().map(|program| program.name)
+    }
+}
+
+/// All modules. Other programs of Kubernetes belong in the same module as these. A program that depends on other versions of the same libraries (such as
 /// containerd) needs a module of its own.
-pub(crate) const MODULES: &[Module] = &[Module {
-    folder: "kubernetes",
-    programs: &[
-        Program { name: "etcd", package: "go.etcd.io/etcd/server/v3" },
-        Program { name: "kube-apiserver", package: "k8s.io/kubernetes/cmd/kube-apiserver" },
-        Program { name: "kube-proxy", package: "k8s.io/kubernetes/cmd/kube-proxy" },
-    ],
-}];
+pub(crate) const MODULES: &[Module] = &[
+    Module {
+        folder: "kubernetes",
+        programs: &[
+            Program::new("etcd", "go.etcd.io/etcd/server/v3"),
+            Program::new("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            Program::new("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+        ],
+    },
+    Module { folder: "helm", programs: &[Program::new("helm", "helm.sh/helm/v3/cmd/helm")] },
+    Module {
+        folder: "prometheus",
+        programs: &[Program {
+            name: "promtool",
+            package: "github.com/prometheus/prometheus/cmd/promtool",
+            // Without the clients of clouds, in which promtool would look for targets.
+            tags: &["remove_all_sd"],
+        }],
+    },
+];
+
+/// A variable that has the version of the module's programs. The linker sets it, since each of these programs would call itself v0.0.0 or nothing.
+struct Version {
+    /// The module whose version it is.
+    module: &'static str,
+    variable: &'static str,
+    part: fn(&str) -> &str,
+}
+
+/// Kubernetes' variables are those of all its programs. The names are the linker's.
+const VERSIONS: &[Version] = &[
+    Version {
+        module: KUBERNETES,
+        variable: "k8s.io/component-base/version.gitVersion",
+        part: |version| version,
+    },
+    Version { module: KUBERNETES, variable: "k8s.io/component-base/version.gitMajor", part: major },
+    Version { module: KUBERNETES, variable: "k8s.io/component-base/version.gitMinor", part: minor },
+    Version {
+        module: "helm.sh/helm/v3",
+        variable: "helm.sh/helm/v3/internal/version.version",
+        part: |version| version,
+    },
+    Version {
+        module: "github.com/prometheus/prometheus",
+        variable: "github.com/prometheus/common/version.Version",
+        part: |version| version.trim_start_matches('v'),
+    },
+];
 
 /// The module whose version is the version of Kubernetes' programs.
 const KUBERNETES: &str = "k8s.io/kubernetes";
-/// The variable with the program's version. A program without it calls itself v0.0.0-master.
-const VERSION_PACKAGE: &str = "k8s.io/component-base/version";
 /// Raise this number when a change of the build makes other programs from the same pins.
 const FORMAT: u32 = 1;
 
 /// The names of all programs.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    MODULES.iter().flat_map(|module| module.programs).map(|program| program.name)
+    MODULES.iter().flat_map(Module::names)
 }
 
-/// The linker's flags: no symbol tables, and the version of Kubernetes that `go_mod` pins.
+fn major(version: &str) -> &str {
+    version.trim_start_matches('v').split('.').next().unwrap_or_default()
+}
+
+fn minor(version: &str) -> &str {
+    version.split('.').nth(1).unwrap_or_default()
+}
+
+/// The linker's flags: no symbol tables, and the version that `go_mod` pins.
 pub(crate) fn linker_flags(go_mod: &str) -> String {
     let mut flags = String::from("-s -w");
-    if let Some(version) = required(go_mod, KUBERNETES) {
-        let mut numbers = version.trim_start_matches('v').split('.');
-        let major = numbers.next().unwrap_or_default();
-        let minor = numbers.next().unwrap_or_default();
-        for (name, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
-            let _infallible = write!(flags, " -X {VERSION_PACKAGE}.{name}={value}");
+    for Version { module, variable, part } in VERSIONS {
+        if let Some(version) = required(go_mod, module) {
+            let _infallible = write!(flags, " -X {variable}={}", part(version));
         }
     }
     flags
@@ -77,17 +136,16 @@ pub(crate) fn release(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.trim().strip_prefix("go "))
 }
 
-/// All inputs of the build, as text. Two clones with the same text share the built programs.
-pub(crate) fn text(folder: &Path) -> Result<String> {
+/// All inputs of a module's build, as text. Two clones with the same text share the built programs.
+pub(crate) fn text(folder: &Path, module: &Module) -> Result<String> {
     let mut text = format!("format {FORMAT} {}\n", std::env::consts::ARCH);
-    for module in MODULES {
-        for Program { name, package } in module.programs {
-            let _infallible = writeln!(text, "program {name} {package}");
-        }
-        for file in ["go.mod", "go.sum"] {
-            let path = folder.join(module.folder).join(file);
-            text += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        }
+    for Program { name, package, tags } in module.programs {
+        let tags: String = tags.iter().map(|tag| format!(" {tag}")).collect();
+        let _infallible = writeln!(text, "program {name} {package}{tags}");
+    }
+    for file in ["go.mod", "go.sum"] {
+        let path = folder.join(module.folder).join(file);
+        text += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     Ok(text)
 }
@@ -116,17 +174,19 @@ mod tests {
             assert!(flags.contains(part), "{flags}");
         }
         assert_eq!(linker_flags("module x\n"), "-s -w");
+        let flags = linker_flags("\tgithub.com/prometheus/prometheus v0.316.0\n");
+        assert_eq!(flags, "-s -w -X github.com/prometheus/common/version.Version=0.316.0");
     }
 
     #[test]
     fn every_pin_changes_the_text_and_the_clone_s_own_pins_are_whole() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/assets");
-        let real = text(&home).expect("pins");
         for module in MODULES {
             let go_mod = fs::read_to_string(home.join(module.folder).join("go.mod")).expect("go.mod");
             for Program { package, .. } in module.programs {
+                let listed = [format!("\t{package}\n"), format!("tool {package}\n")];
                 assert!(
-                    go_mod.contains(&format!("\t{package}\n")),
+                    listed.iter().any(|line| go_mod.contains(line)),
                     "{package} is no tool of go.mod: tidy would drop it"
                 );
             }
@@ -145,11 +205,13 @@ mod tests {
             for file in ["go.mod", "go.sum"] {
                 fs::copy(home.join(module.folder).join(file), to.join(file)).expect("a copy");
             }
-            assert_eq!(text(scratch.path()).expect("pins"), real, "the clone's place does not matter");
+            let real = text(&home, module).expect("pins");
+            let copied = text(scratch.path(), module).expect("pins");
+            assert_eq!(copied, real, "the clone's place does not matter");
             let sums = to.join("go.sum");
             let changed = fs::read_to_string(&sums).expect("sums") + "\n";
             fs::write(&sums, changed).expect("sums");
-            assert_ne!(text(scratch.path()).expect("pins"), real);
+            assert_ne!(text(scratch.path(), module).expect("pins"), real);
         }
     }
 }

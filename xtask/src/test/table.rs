@@ -81,7 +81,7 @@ pub(crate) struct File {
 
 /// This machine's kernel is enough for each change. With `--all` the file runs on the other kernels too.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
-/// No guest can run the file. The file reads the sources, needs two control planes, ends the API server, is too much for an emulated processor (the
+/// No guest can run the file. The file reads the sources, renders the chart, needs two control planes, ends the API server, is too much for an emulated processor (the
 /// demo's 32 clients, an agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// The kernels with both ways to attach, to delete and to answer, and this machine's own kernel.
@@ -115,6 +115,7 @@ pub(crate) const FILES: &[File] = &[
     file("attach_load::agent", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
     file("challenge_idle", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("challenge_probe", ENDS, 5),
+    file("chart", NATIVE, 10).needs(&[KubeProxy]),
     file("cli_surface", NATIVE_REST_IN_ALL, 5),
     file("cluster_file_reload", NATIVE_REST_IN_ALL, 5).is(&[Timed, MakesLoad]),
     file("cluster_file_start", NATIVE_REST_IN_ALL, 5),
@@ -124,6 +125,7 @@ pub(crate) const FILES: &[File] = &[
     file("conntrack_stale::alone", ENDS, 5).is(&[Timed]),
     file("conntrack_table", ENDS, 5).is(&[MakesLoad]),
     file("demo", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
+    file("guard_waits", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("hold_neighbour", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
     file("house", NATIVE, 5),
     file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),

@@ -42,7 +42,8 @@ SIGTERM, SIGINT and SIGHUP end the guard once nothing is left to be restored (ex
 nothing is drained, else when the agent has restored it or is gone. Nothing that is drained is restored while the agent lives. In a pod, \
 `terminationGracePeriodSeconds` must leave the agent the 10 s that it may take, and the guard 5 s more: Kubernetes' 30 do.
 
-A second guard on the same run folder ends with exit code 1. A ledger that the guard cannot read (of another version, or of another \
+A second guard on the same run folder ends with exit code 1. With --wait it waits until the first has ended, as the guard of a new pod must \
+that starts before the old pod ends. A ledger that the guard cannot read (of another version, or of another \
 network namespace) is left as it is, and the log says so.",
     short: "\
 Behind IPVS the agent sets the weights of flagged nodes to 0, and no weight lapses by itself. The guard restores them within 5 s once the \
@@ -71,6 +72,10 @@ pub struct GuardArgs {
     /// Process id of the agent that started it: it ends with that one
     #[arg(long, hide = true)]
     pub parent: Option<u32>,
+
+    /// Wait while another guard watches over the run folder, instead of ending with exit code 1
+    #[arg(long, conflicts_with = "parent")]
+    pub wait: bool,
 
     /// Folder of the pins, the agent's own
     ///

@@ -1,0 +1,59 @@
+//! The chart's admission policy, in a real API server.
+
+use anyhow::{Context as _, Result, ensure};
+use nodefence_tests::client::wait_until;
+use serde_json::{Value, json};
+
+use crate::{
+    helm::render,
+    server::{SOON, create, server},
+};
+
+const FLAGS: &str = "/apis/nodefence.io/v1alpha1/nodeflags";
+
+/// A flag until the year 2100.
+fn flag(name: &str, more: Value) -> Value {
+    let mut spec = json!({"node": "node-b", "uid": "u", "until": "2100-01-01T00:00:00Z", "long": true});
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    json!({"apiVersion": "nodefence.io/v1alpha1", "kind": "NodeFlag", "metadata": {"name": name}, "spec": spec})
+}
+
+#[test]
+fn flags_have_a_bound_and_their_author_s_name() -> Result<()> {
+    let control = server("chart-admit")?;
+    create(&control, &render(&[])?, &["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"])?;
+    let refused = |flag: &Value| control.api.create(FLAGS, flag).err().map(|error| format!("{error:#}"));
+    let too_long = flag("too-long", json!({"long": false}));
+    // The server follows its own policies a moment later.
+    let path = format!("{FLAGS}?dryRun=All");
+    let holds = |error: anyhow::Error| format!("{error:#}").contains("24 hours");
+    wait_until("the policy holds", SOON, || control.api.create(&path, &too_long).is_err_and(holds))?;
+    let error = refused(&too_long).context("it was taken")?;
+    ensure!(error.contains("more than 24 hours after the creation"), "{error}");
+    for (name, more) in [
+        ("long", json!({})),
+        ("short", json!({"long": false, "until": "2020-01-01T00:00:00Z"})),
+        ("mine", json!({"by": "admin"})),
+    ] {
+        let error = refused(&flag(name, more));
+        ensure!(error.is_none(), "{name}: {error:?}");
+    }
+    let error = refused(&flag("others", json!({"by": "somebody"}))).context("it was taken")?;
+    ensure!(error.contains("another name than that of the requester") && error.contains("admin"), "{error}");
+
+    let changed = |name: &str, more: Value| {
+        let result = control.api.apply(&format!("{FLAGS}/{name}"), &flag(name, more));
+        result.err().map(|error| format!("{error:#}"))
+    };
+    for (name, by) in [("mine", "somebody"), ("long", "admin")] {
+        let error = changed(name, json!({"by": by})).with_context(|| format!("{name}: it was taken"))?;
+        ensure!(error.contains("spec.by cannot be changed"), "{error}");
+    }
+    let error = changed("mine", json!({"by": "admin", "reason": "disk"}));
+    ensure!(error.is_none(), "{error:?}");
+    let error = changed("short", json!({"long": false})).context("it was taken")?;
+    ensure!(error.contains("more than 24 hours"), "{error}");
+    Ok(())
+}
