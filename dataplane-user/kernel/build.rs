@@ -16,6 +16,8 @@ fn main() -> anyhow::Result<()> {
         // aya-build shows each line of that cargo's progress as a warning of this crate, after the fact. Real messages are shown
         // all the same.
         std::env::set_var("CARGO_TERM_QUIET", "true");
+        // Incremental code is another code, whose stack the verifier may refuse.
+        std::env::set_var("CARGO_INCREMENTAL", "0");
     }
     let package = Package { name: "nodefence-ebpf", root_dir: "../../dataplane-ebpf", ..Default::default() };
     build_ebpf([package], Toolchain::Custom(TOOLCHAIN))

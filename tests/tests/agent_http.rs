@@ -19,7 +19,7 @@ use nodefence_tests::{
     agent::verdict_until,
     client::wait_until,
     four_nodes,
-    watch::{figure, within},
+    watch::{figure, held},
 };
 use serde_json::Value;
 
@@ -272,13 +272,19 @@ fn slow_clients_hold_up_neither_the_agent_nor_a_scrape() -> Result<()> {
     figure("a scrape beside 200 slow clients", scraping.elapsed().as_secs_f64(), "s");
     let began = Instant::now();
     // Until each slow client was closed, or would have been.
+    let mut longest = (began, Duration::ZERO);
     while began.elapsed() < Duration::from_secs(6) {
         let asked = Instant::now();
         agent.ask::<Status>(&Request::Status)?;
-        within("a status beside slow clients of the HTTP port", ANSWERED, asked)?;
+        let took = asked.elapsed();
+        if took > longest.1 {
+            longest = (asked, took);
+        }
         let until = verdict_until(&ns, index)?;
         ensure!(until > monotonic_ns(), "the verdict has lapsed");
+        std::thread::sleep(Duration::from_millis(50));
     }
+    held("a status beside slow clients of the HTTP port", ANSWERED, longest.0, longest.1)?;
     ensure!(verdict_until(&ns, index)? > first, "the verdict was not renewed");
     let answer = get(&ns, "/livez")?;
     ensure!(answer.status == 200, "{}", answer.body);

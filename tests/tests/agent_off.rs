@@ -233,7 +233,11 @@ fn without_an_agent_the_command_removes_what_the_last_one_left() -> Result<()> {
     let destination = "10.9.1.1:80".parse()?;
     let original = nodefence::ipvs::Destination::new(destination, 1);
     let entry = Entry { node: "node-b".into(), phase: Phase::Lowered, original };
-    Ledger::open(&run_dir(&agent)?)?.0.append(&[Record::Own(Pair { service, destination }, entry)])?;
+    let folder = run_dir(&agent)?;
+    // A ledger is of one network namespace.
+    ns.within(|| {
+        Ok(Ledger::open(&folder)?.0.append(&[Record::Own(Pair { service, destination }, entry)])?)
+    })?;
     let report = alone(&agent, &["off", "--reason", "by hand"])?;
     ensure!(report["pid"].is_null() && report["was_off"] == false && report["flags"] == 1, "{report}");
     nothing_is_left(&ns)?;

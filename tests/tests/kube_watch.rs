@@ -15,8 +15,10 @@ use nodefence_tests::{
     kube::{
         Alone, ControlPlane, Faulty, Wire,
         alone::{backends, backends_on, lists},
+        control::SERVICES,
         faulty::{self, END_OF_LIST, Fate, Request},
         forwards::{endpoint, object, slice},
+        members::MEMBERS,
         objects::{Endpoint, Slice},
         wire,
     },
@@ -24,7 +26,7 @@ use nodefence_tests::{
     topology::Service,
     watch::wait_within,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A generous limit, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -137,6 +139,12 @@ fn a_watch_that_is_cut_silently_is_found_dead() -> Result<()> {
     agent.unflag(cluster.b.name)?;
     control.ns.nft("delete table ip cut\n")?;
     lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE, Instant::now())?;
+    // A watch that was begun anew and has no change is heard after two minutes.
+    let note = json!({"metadata": {"annotations": {"nodefence.test/note": "1"}}});
+    let web = object(Service::Web, &BOTH).name;
+    for path in [format!("{MEMBERS}/{}", cluster.c.name), format!("{SERVICES}/{web}")] {
+        control.api.merge(&path, &note)?;
+    }
     wait_until("all watches answer", LIMIT, || away(&alone).is_ok_and(|away| away.is_none()))
         .map(drop)
         .with_context(|| agent.log())

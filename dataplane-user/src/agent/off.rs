@@ -256,9 +256,13 @@ impl OffAgent {
         };
         // An answer to an earlier request may have been heard since.
         let _earlier = self.house.heard.notified().now_or_never();
-        let _gone = answer.send(Ok(report));
+        // Whoever asks once the answer came is to find the new row.
+        let stays = still.is_some();
         if let Some(still) = still {
             self.row.send_replace(still);
+        }
+        let _gone = answer.send(Ok(report));
+        if stays {
             return false;
         }
         let _late = timeout(HEARD, self.house.heard.notified()).await.is_err();

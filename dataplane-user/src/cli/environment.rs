@@ -116,7 +116,8 @@ mod tests {
         }
         assert!(names.len() > 30, "{names:?}");
         names.retain(|_, count| *count > 1);
-        let shared = ["NODEFENCE_API_SERVER", "NODEFENCE_KUBECONFIG", "NODEFENCE_PIN_DIR"];
+        let shared =
+            ["NODEFENCE_API_SERVER", "NODEFENCE_KUBECONFIG", "NODEFENCE_LOG_FORMAT", "NODEFENCE_PIN_DIR"];
         assert_eq!(names.keys().collect::<Vec<_>>(), shared);
     }
 }

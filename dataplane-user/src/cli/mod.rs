@@ -5,6 +5,7 @@ mod adjust;
 mod args;
 mod audit;
 mod claims;
+mod cluster;
 mod crds;
 mod doctor;
 mod environment;
@@ -37,9 +38,12 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::source::Objects;
 
-/// Runs the binary. Returns the process's exit code.
+/// Runs the binary: as `kubectl nodefence` where it is called so. Returns the process's exit code.
 pub fn main() -> std::process::ExitCode {
-    main_with(None)
+    match cluster::called(std::env::args_os()) {
+        Some(typed) => cluster::main(&typed),
+        None => main_with(None),
+    }
 }
 
 /// As [`main`], for another program whose agent follows these objects in place of a cluster file.

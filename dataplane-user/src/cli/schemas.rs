@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{explain::Explained, golden};
+use super::{cluster, explain::Explained, golden};
 use crate::{
     crds::Applied,
     doctor::DoctorReport,
@@ -41,6 +41,9 @@ fn all() -> BTreeMap<&'static str, Value> {
         one::<DoctorReport>(),
         one::<Fault>(),
     ])
+    .into_iter()
+    .chain(cluster::schemas())
+    .collect()
 }
 
 /// The published schemas must describe what this version prints.

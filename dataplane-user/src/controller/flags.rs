@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::wire::Flag;
 use crate::{
     cluster::NodeName,
-    crds::{FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
-    enforce::{ClaimSource, Judge, NewClaim, Now, Share, Standing},
+    crds::{FlagCause, FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
+    enforce::{ClaimCause, ClaimSource, Judge, NewClaim, Now, Share, Standing},
 };
 
 /// How long a flag stays after its end, so that people can still see it.
@@ -77,10 +77,11 @@ fn alone(
 
 /// The claim of a flag. Limits hold for it unless it is forced.
 fn claim(name: &str, spec: &NodeFlagSpec) -> (NodeName, NewClaim) {
-    let source = match spec.force {
-        true => ClaimSource::Cli,
-        false => ClaimSource::External(name.into()),
+    let cause = match spec.cause {
+        FlagCause::Operator => ClaimCause::Operator,
+        FlagCause::External => ClaimCause::External,
     };
+    let source = ClaimSource::Object { name: name.into(), cause, forced: spec.force };
     let claim = NewClaim {
         source,
         by: spec.by.as_deref().unwrap_or_default().into(),

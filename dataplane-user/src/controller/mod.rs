@@ -62,7 +62,8 @@ pub async fn run(settings: ControllerSettings) -> anyhow::Result<()> {
     // Answers to other requests must not show that the Lease was renewed, so it has a client of its own.
     let of_lease = client::client(&config, &clock)?;
     let writing = client::client(&config, &ServerClock::default())?;
-    let watching = watching_client(&config, &Heard::default(), &crate::source::kubernetes::ServerClock::default())?;
+    let watching =
+        watching_client(&config, &Heard::default(), &crate::source::kubernetes::ServerClock::default())?;
     let identity = match settings.identity {
         Some(identity) => identity,
         None => identity()?,

@@ -117,7 +117,7 @@ impl Api {
         self.apply_yaml(path, &object.to_string())
     }
 
-    /// Same as [`Api::apply`], for an object in YAML.
+    /// Same as [`Api::apply`], with the object as YAML.
     ///
     /// # Errors
     /// Fails as [`Api::create`] does.

@@ -189,8 +189,12 @@ mod tests {
             [
                 "agent_life::flood",
                 "attach_load::agent",
+                "chart",
                 "demo",
                 "house",
+                "kube_controller",
+                "kube_flags::away",
+                "kube_kubectl",
                 "kube_proxy::namespaces",
                 "kube_source::away",
                 "kube_view_store",

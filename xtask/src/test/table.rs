@@ -138,6 +138,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_hang::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::ipvs", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_kubectl", NATIVE, 10).needs(&[KubeProxy]),
     file("kube_left_out", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),

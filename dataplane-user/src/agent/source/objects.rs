@@ -112,8 +112,8 @@ impl Taking {
                     let local = local_addresses().context("cannot list this machine's addresses")?;
                     match self.believed(&view).map(|()| own_node(&view, named, &local)) {
                         Ok(Ok(own)) => break (own, local),
-                        // The lists that have not come may have this node.
-                        Ok(Err(error)) if self.objects.stored().is_some() => error.to_string(),
+                        // The controller may not have made this node's member yet, and lists that have not come may have it.
+                        Ok(Err(error)) if self.store.is_some() => error.to_string(),
                         Ok(Err(error)) => return Err(error.into()),
                         Err(why) => why,
                     }

@@ -61,6 +61,7 @@ fn a_value_that_is_refused() {
         &["agent", "--cluster-file", "x", "--auto-limit", "4/3"],
         &["agent", "--cluster-file", "x", "--exclude-cidr", "10.0.0.0"],
         &["agent", "--cluster-file", "x", "--interface", "eth0,"],
+        &["controller", "--identity", ""],
     ] {
         let parsed = Cli::try_parse_from([&["nodefence"], args].concat()).and_then(Cli::checked);
         let error = parsed.expect_err("refused").to_string().replace(&"a".repeat(1_001), "aaa...");

@@ -25,7 +25,11 @@ impl Machines {
 
     /// Follows changes of members. Whether one of them brought something else.
     pub(super) fn follow(&mut self, changes: &[Change]) -> bool {
-        changes.iter().fold(false, |is_other, change| self.take(change) || is_other)
+        let mut is_other = false;
+        for change in changes {
+            is_other |= self.take(change);
+        }
+        is_other
     }
 
     fn take(&mut self, change: &Change) -> bool {

@@ -103,7 +103,7 @@ fn each_change_is_told_alone() {
     assert_eq!(news(&mut flags, &machines), ["not one: a"]);
     // What follows from `force` is another claim.
     flags.take(FlagChange::One(Flag { forced: true, ..flag("two", "b", "2") }));
-    assert_eq!(news(&mut flags, &machines), ["not two: b", "two!: b for 599 s"]);
+    assert_eq!(news(&mut flags, &machines), ["two!: b for 599 s", "not two: b"]);
     let later = server_now() + SignedDuration::from_mins(20);
     flags.take(FlagChange::One(Flag { ends: later, ..flag("three", "a", "1") }));
     assert_eq!(news(&mut flags, &machines), ["three: a for 1199 s"]);
@@ -134,7 +134,7 @@ fn a_flag_holds_for_its_machine_alone() {
     let node =
         |name: &str, uid: &str| NodeObject { uid: Some(uid.into()), ..NodeObject::new(name, Vec::new()) };
     known.follow(&[ViewChange::Node(node("a", "9")), ViewChange::Node(node("b", "1"))]);
-    assert_eq!(news(&mut flags, &known), ["not of-a: a", "of-b: b for 599 s"]);
+    assert_eq!(news(&mut flags, &known), ["of-b: b for 599 s", "not of-a: a"]);
     known.follow(&[ViewChange::Gone(ObjectName::Node("b".into()))]);
     assert_eq!(news(&mut flags, &known), ["not of-b: b"]);
 }

@@ -1,0 +1,124 @@
+//! What the API server knows of nodefence at one moment. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{
+    crds::{FlagState, NodeFlag, NodeMember, NodefenceSettings, NodefenceSettingsSpec, Pause, SettingsMode},
+    enforce::{LimitScope, Share},
+};
+
+/// Members, flags and settings.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// The time by the API server's clock.
+    pub(super) now: Timestamp,
+    /// The members, by name.
+    pub(super) members: BTreeMap<String, NodeMember>,
+    /// All flags, by name.
+    pub(super) flags: Vec<NodeFlag>,
+    /// What the settings say. `None` where there are none.
+    pub(super) settings: Option<NodefenceSettingsSpec>,
+}
+
+/// What agents do about a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    /// They cut.
+    Cut,
+    /// They count what they would cut.
+    Observe,
+    /// Nothing.
+    Nothing,
+}
+
+impl Known {
+    /// Sorts what was read.
+    pub(super) fn new(
+        now: Timestamp,
+        members: Vec<NodeMember>,
+        mut flags: Vec<NodeFlag>,
+        settings: Option<NodefenceSettings>,
+    ) -> Self {
+        flags.sort_by_key(|flag| (flag.spec.node.clone(), flag.name_any()));
+        let members = members.into_iter().map(|member| (member.name_any(), member)).collect();
+        Self { now, members, flags, settings: settings.map(|settings| settings.spec) }
+    }
+
+    /// Why a flag does not hold now. `None` where it holds, as far as modes and limits let it.
+    pub(super) fn idle(&self, flag: &NodeFlag) -> Option<FlagState> {
+        if flag.spec.until <= self.now || flag.metadata.deletion_timestamp.is_some() {
+            return Some(FlagState::Over);
+        }
+        let member = self.members.get(&flag.spec.node);
+        match member {
+            Some(member) if member.spec.uid == flag.spec.uid => None,
+            _ => Some(FlagState::NodeUnknown),
+        }
+    }
+
+    /// The flags that hold now.
+    pub(super) fn held(&self) -> impl Iterator<Item = &NodeFlag> {
+        self.flags.iter().filter(|flag| self.idle(flag).is_none())
+    }
+
+    /// The flags of a node, those that are over too.
+    pub(super) fn of_node<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a NodeFlag> {
+        self.flags.iter().filter(move |flag| flag.spec.node == node)
+    }
+
+    /// How many nodes of a set may be claimed.
+    pub(super) fn limit(&self) -> Share {
+        let text = self.settings.as_ref().map(|settings| settings.limit.as_str());
+        let parts = text.and_then(|text| text.split_once('/'));
+        let share =
+            parts.and_then(|(part, of)| Some(Share { part: part.parse().ok()?, of: of.parse().ok()? }));
+        // A numerator or denominator of more than 32 bits passes the rules of the kind, and no agent takes it.
+        share.unwrap_or_default()
+    }
+
+    /// The pauses that hold now.
+    pub(super) fn pauses(&self) -> impl Iterator<Item = &Pause> {
+        let all = self.settings.iter().flat_map(|settings| &settings.pauses);
+        all.filter(|pause| pause.until > self.now)
+    }
+
+    /// What agents do about flags by these settings, and why.
+    pub(super) fn does(&self) -> (Does, String) {
+        let Some(settings) = &self.settings else {
+            let why = "there is no NodefenceSettings/default: agents only observe";
+            return (Does::Observe, why.to_owned());
+        };
+        match settings.mode {
+            SettingsMode::Off => (Does::Nothing, "the mode is off: agents do nothing".to_owned()),
+            SettingsMode::Observe => {
+                (Does::Observe, "the mode is observe: agents only count what they would cut".to_owned())
+            }
+            SettingsMode::Enforce => match self.pauses().max_by_key(|pause| pause.until) {
+                Some(pause) => (Does::Observe, format!("{}: agents only observe", paused(pause))),
+                None => (Does::Cut, "the mode is enforce: agents cut".to_owned()),
+            },
+        }
+    }
+
+    /// Whether the settings leave a node out.
+    pub(super) fn is_opted_out(&self, node: &str) -> bool {
+        let opted_out = self.settings.as_ref().map(|settings| &settings.opt_outs.nodes);
+        opted_out.is_some_and(|nodes| nodes.iter().any(|name| name == node))
+    }
+}
+
+/// A pause in words.
+pub(super) fn paused(pause: &Pause) -> String {
+    let reason = if pause.reason.is_empty() { String::new() } else { format!(" ({})", pause.reason) };
+    format!("paused by {} until {:.0}{reason}", pause.by, pause.until)
+}
+
+/// The sets of nodes in which a node counts.
+pub(super) fn scopes(member: &NodeMember) -> Vec<LimitScope> {
+    let zone = member.spec.zone.as_deref().map(|zone| LimitScope::Zone(zone.into()));
+    let pool = member.spec.pool.as_deref().map(|pool| LimitScope::Pool(pool.into()));
+    [Some(LimitScope::Whole), zone, pool].into_iter().flatten().collect()
+}

@@ -1,0 +1,188 @@
+//! `kubectl nodefence`: the binary as it speaks to the API server, for the whole cluster.
+
+mod agent_rows;
+mod agents;
+mod args;
+mod ask;
+mod error;
+mod flag;
+mod flag_rows;
+mod known;
+mod lines;
+mod node_rows;
+mod overview;
+mod preflight;
+mod preflight_rows;
+#[cfg(test)]
+mod printed_tests;
+mod replacing;
+#[cfg(test)]
+mod requests_tests;
+#[cfg(test)]
+mod samples;
+mod session;
+mod settings;
+mod settings_rows;
+mod status_rows;
+mod would;
+
+use std::{ffi::OsString, path::Path, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+
+use super::{
+    args::Format,
+    crds::START_CLIENT,
+    exit::Exit,
+    fault::{tell, tell_usage},
+    output::{print, say},
+};
+use crate::agent;
+use args::{KubectlCli, KubectlVerb};
+use lines::lines;
+use session::Session;
+
+#[cfg(test)]
+pub(super) use printed_tests::schemas;
+
+/// The name by which kubectl finds the binary and calls it.
+const CALLED: &str = "kubectl-nodefence";
+
+/// The first argument that says the same, where the binary has one name alone: in its image.
+const VERB: &str = "kubectl";
+
+/// The command line, where it is one for the API server: of a binary that is called by kubectl's name for it, or with `kubectl` as the first argument.
+pub(super) fn called(typed: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
+    let mut typed: Vec<OsString> = typed.into_iter().collect();
+    if Path::new(typed.first()?).file_name().is_some_and(|name| name == CALLED) {
+        return Some(typed);
+    }
+    if *typed.get(1)? != *VERB {
+        return None;
+    }
+    typed.remove(1);
+    Some(typed)
+}
+
+/// Runs the binary as `kubectl nodefence`. Returns the process's exit code.
+pub(super) fn main(typed: &[OsString]) -> ExitCode {
+    let cli = match KubectlCli::try_parse_from(typed).and_then(KubectlCli::checked) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap reports `--help` and `--version` as errors too.
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
+            return match tell_usage(&error, typed, None) {
+                Ok(()) => exit.into(),
+                Err(_) => Exit::Error.into(),
+            };
+        }
+    };
+    match run(&cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            let exit = error.downcast_ref::<error::Error>().map_or(Exit::Error, error::Error::exit);
+            tell(cli.output, exit, &error);
+            exit.into()
+        }
+    }
+}
+
+fn run(cli: &KubectlCli) -> anyhow::Result<Exit> {
+    let runtime = agent::runtime().context(START_CLIENT)?;
+    let done = runtime.block_on(async {
+        let session = Session::open(cli.kubeconfig.as_deref(), cli.context.as_deref()).await?;
+        carry_out(cli, &session).await
+    });
+    // A name server that does not answer must not delay the end.
+    runtime.shutdown_background();
+    done
+}
+
+/// Carries out a verb, and prints its result.
+async fn carry_out(cli: &KubectlCli, session: &Session) -> anyhow::Result<Exit> {
+    let format = cli.output;
+    let namespace = cli.namespace.as_str();
+    match &cli.verb {
+        KubectlVerb::Flag(args) => {
+            let report = flag::flag(session, args).await?;
+            warn(&report.warnings);
+            print(format, &report, |report| flag_rows::flagged(report, format))?;
+        }
+        KubectlVerb::Unflag(args) => {
+            let report = flag::unflag(session, args).await?;
+            print(format, &report, |report| flag_rows::unflagged(report, format))?;
+        }
+        KubectlVerb::Flags => {
+            let list = flag::flags(session).await?;
+            print(format, &list, |list| flag_rows::flags(list, format))?;
+        }
+        KubectlVerb::Nodes(args) => {
+            let list = overview::nodes(session, namespace, args).await?;
+            warn(&node_rows::notes(&list));
+            print(format, &list, |list| node_rows::nodes(list, format))?;
+            return Ok(unknown(format, &list.not_found));
+        }
+        KubectlVerb::Status(args) => {
+            let status = overview::status(session, namespace).await?;
+            print(format, &status, status_rows::text)?;
+            return Ok(if args.check && !status.problems.is_empty() { Exit::Findings } else { Exit::Ok });
+        }
+        KubectlVerb::Settings => print(format, &settings::show(session).await?, settings_rows::text)?,
+        KubectlVerb::Mode(args) => {
+            let report = settings::mode(session, args.mode.into()).await?;
+            print(format, &report, settings_rows::text)?;
+        }
+        KubectlVerb::Pause(args) => {
+            print(format, &settings::pause(session, args).await?, settings_rows::text)?;
+        }
+        KubectlVerb::Resume(args) => {
+            print(format, &settings::resume(session, args.all).await?, settings_rows::text)?;
+        }
+        KubectlVerb::Preflight(args) => {
+            let report = preflight::preflight(session, namespace, args).await?;
+            warn(&report.notes);
+            print(format, &report, preflight_rows::text)?;
+            let exit = unknown(format, &report.not_found);
+            return Ok(if exit == Exit::Ok && report.has_findings() { Exit::Findings } else { exit });
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Tells which requested nodes do not exist.
+fn unknown(format: Format, names: &[String]) -> Exit {
+    if names.is_empty() {
+        return Exit::Ok;
+    }
+    tell(format, Exit::Unknown, &error::Error::UnknownNode(names.join("`, `")).into());
+    Exit::Unknown
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        say(&lines([format!("warning: {warning}")]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_or_the_first_argument_decides() {
+        let called = |typed: &[&str]| {
+            let typed = called(typed.iter().map(OsString::from))?;
+            Some(typed.iter().skip(1).map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>())
+        };
+        for program in ["kubectl-nodefence", "/usr/local/bin/kubectl-nodefence"] {
+            assert_eq!(called(&[program, "kubectl"]).unwrap(), ["kubectl"]);
+        }
+        assert_eq!(called(&["/nodefence", "kubectl", "mode", "off"]).unwrap(), ["mode", "off"]);
+        for typed in
+            [&[][..], &["nodefence"], &["nodefence", "flag", "kubectl"], &["/kubectl-nodefence/nodefence"]]
+        {
+            assert_eq!(called(typed), None);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What `kubectl nodefence` prints, compared with golden files.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use clap::{CommandFactory as _, Parser as _};
+use serde_json::{Value, json};
+
+use super::{
+    agent_rows::AgentRow,
+    args::KubectlCli,
+    ask::Server,
+    error::Error,
+    flag_rows::{self, ClusterFlagReport, ClusterFlags, ClusterUnflagReport, NodeFlagRow},
+    known::Known,
+    node_rows::{self, ClusterNodes},
+    preflight_rows::{self, Facts, PreflightReport},
+    samples::{flag, known, member, now, pause, settings},
+    session,
+    settings_rows::{self, ClusterSettings},
+    status_rows::{self, ClusterStatus},
+    would::would,
+};
+use crate::{
+    cli::{args::Format, fault, golden},
+    crds::{FlagState, NodeFlagStatus, SettingsMode},
+    report::{Document, schema},
+};
+
+const THREE: [Format; 3] = [Format::Table, Format::Json, Format::Yaml];
+const NAMED: [Format; 4] = [Format::Table, Format::Name, Format::Json, Format::Yaml];
+
+/// The schemas of what is printed.
+pub(in crate::cli) fn schemas() -> Vec<(&'static str, Value)> {
+    fn one<T: Document>() -> (&'static str, Value) {
+        (T::KIND, schema::<T>())
+    }
+    vec![
+        one::<ClusterFlagReport>(),
+        one::<ClusterUnflagReport>(),
+        one::<ClusterFlags>(),
+        one::<ClusterNodes>(),
+        one::<ClusterStatus>(),
+        one::<ClusterSettings>(),
+        one::<PreflightReport>(),
+    ]
+}
+
+/// Three nodes with flags in several states, and settings with everything.
+fn full() -> Known {
+    let mut judged = flag("node-b", "alice");
+    let message = "3 of 3 nodes (zone z1) have claims, and the limit allows 1".to_owned();
+    judged.status = Some(NodeFlagStatus { state: FlagState::Withheld, message, observed_generation: 1 });
+    judged.spec.force = true;
+    let mut bare = flag("node-c", "bob");
+    bare.spec.by = None;
+    bare.spec.reason = String::new();
+    let mut over = flag("node-c", "carol");
+    over.metadata.name = Some("node-c-aaaaa".to_owned());
+    over.spec.until = now();
+    let mut gone = flag("node-x", "carol");
+    gone.spec.reason = "disk \u{1b}[2J".to_owned();
+    let members = [
+        member("node-a", None, None),
+        member("node-b", Some("z1"), Some("front")),
+        member("node-c", Some("z1"), None),
+    ];
+    let mut known = known(members, [judged, bare, over, gone]);
+    known.settings.iter_mut().for_each(|settings| {
+        settings.pauses = vec![pause("dave")];
+        settings.opt_outs.nodes = vec!["node-a".to_owned()];
+    });
+    known
+}
+
+fn rows(known: &Known) -> Vec<NodeFlagRow> {
+    known.flags.iter().map(|flag| NodeFlagRow::new(known, flag)).collect()
+}
+
+#[test]
+fn help_of_all_verbs() {
+    let mut command = KubectlCli::command();
+    command.build();
+    let mut text = command.render_long_help().to_string();
+    for verb in command.get_subcommands_mut().filter(|verb| verb.get_name() != "help") {
+        let _ = write!(text, "\n### {}\n{}", verb.get_name().to_owned(), verb.render_long_help());
+    }
+    golden::check("kubectl-help", &text);
+}
+
+#[test]
+fn values_that_are_refused() {
+    let mut text = String::new();
+    for words in [
+        &["flag", "b", "--reason", "r", "--for", "soon"][..],
+        &["flag", "b", "--reason", "r", "--for", "0s"],
+        &["flag", "b", "--reason", "r", "--until", "8:00"],
+        &["status", "-o", "name"],
+    ] {
+        let parsed = KubectlCli::try_parse_from([&["kubectl-nodefence"], words].concat());
+        let error = parsed.and_then(KubectlCli::checked).expect_err("refused");
+        let _ = write!(text, "### kubectl nodefence {}\n{error}\n", words.join(" "));
+    }
+    golden::check("kubectl-usage", &text);
+}
+
+#[test]
+fn errors() {
+    let objects = || "nodeflags.nodefence.io".to_owned();
+    let node = || "node-b".to_owned();
+    let mut last = known([member("node-a", None, None), member("node-b", None, None)], []);
+    last.flags = vec![flag("node-a", "alice")];
+    let only = known([member("node-b", None, None)], []);
+    let why = [would(&last, "node-b", false).unwise, would(&only, "node-b", false).unwise].concat();
+    let time = || format!("{:.0}", now());
+    let mut text = String::new();
+    for error in [
+        Error::Forbidden {
+            verb: "list",
+            resource: objects(),
+            message: "User \"bob\" cannot list resource \"nodeflags\"".to_owned(),
+            role: "the ClusterRole nodefence-view",
+        },
+        Error::NoKind { resource: objects() },
+        Error::Invalid { verb: "create", resource: objects(), message: "`by` is another's name".to_owned() },
+        Error::Request { verb: "list", resource: objects(), source: "connection refused".into() },
+        Error::NoDate,
+        Error::UnknownNode(node()),
+        Error::UnknownFlag("node-b-7xk2p".to_owned()),
+        Error::Unwise { node: node(), why },
+        Error::TooLong,
+        Error::Past { until: time(), now: time() },
+        Error::Exists,
+        Error::Busy,
+    ] {
+        let exit = error.exit();
+        let line = fault::text(Format::Table, exit, &error.into());
+        let _ = writeln!(text, "{line} (exit code {})", exit as u8);
+    }
+    let no_file = anyhow::anyhow!("no such file").context(session::NO_CONFIGURATION);
+    let _ = writeln!(text, "{}", fault::text(Format::Table, crate::cli::Exit::Error, &no_file));
+    let _ = writeln!(text, "{}", session::NO_PROXY);
+    for role in super::ask::ROLES {
+        let _ = writeln!(text, "{role}");
+    }
+    golden::check("kubectl-errors", &text);
+}
+
+#[test]
+fn flag_as_it_is_printed() {
+    let mut known = full();
+    known.settings.iter_mut().for_each(|settings| settings.limit = "1/100".to_owned());
+    known.flags[1].status = None;
+    let rows = rows(&known);
+    let (_, agents) = known.does();
+    let mut warnings = would(&known, "node-b", true).warnings;
+    warnings.extend(would(&known, "node-a", true).warnings);
+    warnings.extend(would(&known, "node-new", true).warnings);
+    warnings.push(super::flag::not_judged());
+    warnings.push(super::flag::stays("node-b-aaaaa", &Error::Busy));
+    let report = ClusterFlagReport {
+        flag: rows[0].clone(),
+        dry_run: true,
+        agents: agents.clone(),
+        replaced: vec!["node-b-aaaaa".to_owned()],
+        warnings,
+    };
+    let flag = NodeFlagRow { state: FlagState::Pending, by: None, ..rows[0].clone() };
+    let least =
+        ClusterFlagReport { flag, dry_run: false, agents, replaced: Vec::new(), warnings: Vec::new() };
+    let samples = [("full", report), ("least", least)];
+    golden::report("kubectl-flag", &samples, &NAMED, flag_rows::flagged);
+}
+
+#[test]
+fn flags_and_unflag_as_they_are_printed() {
+    let items = rows(&full());
+    let list = ClusterFlags { items: items.clone() };
+    let samples = [("full", list), ("none", ClusterFlags { items: Vec::new() })];
+    golden::report("kubectl-flags", &samples, &NAMED, flag_rows::flags);
+    let report = ClusterUnflagReport { items, not_flagged: Some("node-a".to_owned()) };
+    golden::report("kubectl-unflag", &[("full", report)], &NAMED, flag_rows::unflagged);
+}
+
+/// What agents say: one answers, one does not, and one is missing.
+fn agents() -> BTreeMap<String, AgentRow> {
+    let status = json!({
+        "version": "0.1.0", "mode": "observe", "state": "degraded", "why": "one device is missing",
+        "cluster": { "age_seconds": 75, "conflicts": 2 }
+    });
+    let older = json!({ "version": "0.0.9" });
+    BTreeMap::from([
+        ("node-a".to_owned(), AgentRow::new("agent-1".to_owned(), Ok(status))),
+        ("node-b".to_owned(), AgentRow::new("agent-2".to_owned(), Err(super::agents::late()))),
+        ("node-d".to_owned(), AgentRow::new("agent-3".to_owned(), Ok(older))),
+    ])
+}
+
+#[test]
+fn nodes_as_they_are_printed() {
+    let known = full();
+    let names = ["node-b", "node-c", "node-y"].map(str::to_owned);
+    let mut nodes = ClusterNodes::new(&known, &names, false, Ok(agents()));
+    let not_asked = ClusterNodes::new(&known, &[], true, Err("you may not list pods".to_owned()));
+    let all = ClusterNodes::new(&known, &[], false, Ok(agents()));
+    nodes.items.insert(0, all.items[0].clone());
+    nodes.agents_unknown = Some("you may not list pods".to_owned());
+    let mut notes = node_rows::notes(&nodes);
+    notes.extend([super::agents::may_not(), super::agents::no_status()]);
+    let wide = [Format::Table, Format::Wide, Format::Name, Format::Json, Format::Yaml];
+    let samples = [("full", nodes), ("not asked", not_asked)];
+    golden::report("kubectl-nodes", &samples, &wide, node_rows::nodes);
+    golden::check("kubectl-notes", &(notes.join("\n") + "\n"));
+}
+
+#[test]
+fn status_as_it_is_printed() {
+    let mut known = full();
+    known.members.insert("node-d".to_owned(), member("node-d", None, None));
+    known.settings.iter_mut().for_each(|settings| settings.pauses.clear());
+    let server = Server { now: now(), version: Some("v1.36.3".to_owned()) };
+    let nodes = ClusterNodes::new(&known, &[], false, Ok(agents()));
+    let mut full = ClusterStatus::new(&server, &known, &nodes);
+    full.pauses = vec![pause("dave")];
+    full.settings.iter_mut().for_each(|settings| settings.pauses = vec![pause("dave")]);
+    full.agents_unknown = Some("you may not list pods".to_owned());
+    let nobody = Known::new(now(), Vec::new(), Vec::new(), None);
+    let server = Server { version: None, ..server };
+    let nodes = ClusterNodes::new(&nobody, &[], false, Err("you may not list pods".to_owned()));
+    let nothing = ClusterStatus::new(&server, &nobody, &nodes);
+    let samples = [("full", full), ("nothing", nothing)];
+    golden::report("kubectl-status", &samples, &THREE, |status, _| status_rows::text(status));
+}
+
+#[test]
+fn settings_as_they_are_printed() {
+    let mut paused = settings();
+    paused.spec.pauses = vec![pause("dave")];
+    paused.spec.opt_outs.nodes = vec!["node-a".to_owned()];
+    let of_mode = |mode| {
+        let mut settings = settings();
+        settings.spec.mode = mode;
+        ClusterSettings::new(now(), Some(settings), Vec::new())
+    };
+    let samples = [
+        ("full", ClusterSettings::new(now(), Some(paused), vec![pause("alice")])),
+        ("none", ClusterSettings::new(now(), None, Vec::new())),
+        ("off", of_mode(SettingsMode::Off)),
+        ("observe", of_mode(SettingsMode::Observe)),
+        ("enforce", of_mode(SettingsMode::Enforce)),
+    ];
+    golden::report("kubectl-settings", &samples, &THREE, |settings, _| settings_rows::text(settings));
+}
+
+#[test]
+fn preflight_as_it_is_printed() {
+    let node = |name: &str, kernel: &str, arch: &str, os: &str| {
+        let info = json!({
+            "kernelVersion": kernel, "architecture": arch, "operatingSystem": os, "osImage": "Debian GNU/Linux 12",
+            "bootID": "", "containerRuntimeVersion": "", "kubeProxyVersion": "", "kubeletVersion": "",
+            "machineID": "", "systemUUID": "",
+        });
+        serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "nodeInfo": info } }))
+            .unwrap()
+    };
+    let set = |name: &str| {
+        let spec = json!({ "selector": {}, "template": { "spec": { "containers": [] } } });
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap()
+    };
+    let labels = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
+    let bare = || serde_json::from_value(json!({ "metadata": { "name": "bare" } })).unwrap();
+    let nodes = vec![
+        node("node-a", "6.1.0-18-amd64", "amd64", "linux"),
+        node("node-b", "4.18.0-553.el8.riscv64", "riscv64", "linux"),
+        node("node-c", "new", "arm64", "linux"),
+        node("node-w", "10.0.20348", "amd64", "windows"),
+        bare(),
+    ];
+    let proxy = json!({ "data": { "config.conf": "mode: kernelspace" } });
+    let full = Facts {
+        server: Some("v1.29.1".to_owned()),
+        nodes,
+        daemon_sets: Ok(vec![set("antrea-agent"), set("ovnkube-node")]),
+        kube_proxy: Ok(Some(serde_json::from_value(proxy).unwrap())),
+        cilium: None,
+        namespace: "nodefence".to_owned(),
+        own: Ok(Some(serde_json::from_value(labels).unwrap())),
+    };
+    let names = ["node-a", "node-b", "node-c", "node-w", "bare", "node-y"].map(str::to_owned);
+    let forbidden = "you may not list daemonsets.apps";
+    let unread = Facts {
+        server: None,
+        nodes: Vec::new(),
+        daemon_sets: Err(forbidden.to_owned()),
+        kube_proxy: Err(forbidden.to_owned()),
+        cilium: None,
+        namespace: "nodefence".to_owned(),
+        own: Err(forbidden.to_owned()),
+    };
+    let unlabelled = Facts {
+        server: Some("v1.36.3".to_owned()),
+        nodes: Vec::new(),
+        daemon_sets: Ok(Vec::new()),
+        kube_proxy: Ok(Some(Default::default())),
+        cilium: None,
+        namespace: "nodefence".to_owned(),
+        own: Ok(Some(Default::default())),
+    };
+    let fresh = Facts {
+        server: Some("v1.36.3".to_owned()),
+        nodes: vec![node("node-a", "6.1.0-18-amd64", "amd64", "linux")],
+        daemon_sets: Ok(vec![set("kube-flannel-ds")]),
+        kube_proxy: Ok(None),
+        cilium: None,
+        namespace: "nodefence".to_owned(),
+        own: Ok(None),
+    };
+    let samples = [
+        ("full", PreflightReport::new(&full, &names)),
+        ("unread", PreflightReport::new(&unread, &[])),
+        ("unlabelled", PreflightReport::new(&unlabelled, &[])),
+        ("fresh", PreflightReport::new(&fresh, &[])),
+    ];
+    golden::report("kubectl-preflight", &samples, &THREE, |report, _| preflight_rows::text(report));
+}

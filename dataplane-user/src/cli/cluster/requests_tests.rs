@@ -1,0 +1,404 @@
+//! The verbs against an API server that only this test has.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+
+use super::{
+    args::{FlagNode, ListNodes, PauseAgents, UnflagNode},
+    error::Error,
+    flag, overview,
+    samples::{member, now, settings},
+    session::Session,
+    settings as verbs,
+};
+use crate::{
+    cli::exit::Exit,
+    crds::{FlagState, SettingsMode},
+};
+
+const FLAGS: &str = "/apis/nodefence.io/v1alpha1/nodeflags";
+const MEMBERS: &str = "/apis/nodefence.io/v1alpha1/nodemembers";
+const SETTINGS: &str = "/apis/nodefence.io/v1alpha1/nodefencesettings/default";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const PODS: &str = "/api/v1/namespaces/nodefence/pods";
+
+/// What was asked: method, path with query, and body.
+type Asked = (Method, String, Value);
+/// The answers by method and path. Of several the last one stays.
+type Answers = BTreeMap<(Method, String), Vec<(u16, Value)>>;
+
+/// An API server in memory.
+#[derive(Clone, Default)]
+struct Server {
+    answers: Arc<Mutex<Answers>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Server {
+    /// With three members, no flag, settings that have agents cut, and a user.
+    fn new() -> Self {
+        let this = Self::default();
+        let members = ["node-a", "node-b", "node-c"].map(|name| member(name, None, None));
+        this.answer(Method::GET, "/version", 200, json!({ "gitVersion": "v1.36.3" }));
+        this.answer(Method::GET, MEMBERS, 200, list("NodeMember", json!(members)));
+        this.flags(json!([]));
+        this.answer(Method::GET, SETTINGS, 200, json!(settings()));
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
+            "status": { "userInfo": { "username": "alice" } }
+        });
+        this.answer(Method::POST, REVIEWS, 201, review);
+        this
+    }
+
+    fn flags(&self, flags: Value) {
+        self.answer(Method::GET, FLAGS, 200, list("NodeFlag", flags));
+    }
+
+    fn answer(&self, method: Method, path: &str, code: u16, body: Value) {
+        self.answers.lock().unwrap().insert((method, path.to_owned()), vec![(code, body)]);
+    }
+
+    fn then(&self, method: Method, path: &str, code: u16, body: Value) {
+        self.answers.lock().unwrap().entry((method, path.to_owned())).or_default().push((code, body));
+    }
+
+    fn serve(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let bare = path.split('?').next().unwrap_or_default().to_owned();
+        let mut answers = self.answers.lock().unwrap();
+        if let Some(waiting) = answers.get_mut(&(method.clone(), bare.clone())) {
+            return if waiting.len() > 1 { waiting.remove(0) } else { waiting[0].clone() };
+        }
+        // Objects are created as they are asked for, and deleted.
+        if method == Method::POST && bare == FLAGS {
+            let mut made = body.clone();
+            made["metadata"]["name"] = json!("node-b-7xk2p");
+            made["metadata"]["uid"] = json!("7");
+            return (201, made);
+        }
+        if method == Method::DELETE {
+            return (200, json!({ "kind": "Status", "status": "Success" }));
+        }
+        (404, failure(404, "NotFound", "it is not there"))
+    }
+
+    async fn session(&self) -> Result<Session, Error> {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let this = this.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let path = head.uri.path_and_query().unwrap().to_string();
+                let (code, answer) = this.serve(head.method.clone(), &path, &body);
+                this.asked.lock().unwrap().push((head.method, path, body));
+                let response =
+                    Response::builder().status(code).header("Date", "Tue, 01 Dec 2026 08:00:00 GMT");
+                Ok::<_, kube::Error>(response.body(Full::new(Bytes::from(answer.to_string()))).unwrap())
+            }
+        });
+        Session::over(Client::new(service, "default")).await
+    }
+
+    /// The requests that change something, without their queries.
+    fn changes(&self) -> Vec<String> {
+        let asked = self.asked.lock().unwrap();
+        let changing = asked
+            .iter()
+            .filter(|(method, path, _)| *method != Method::GET && path.split('?').next() != Some(REVIEWS));
+        changing.map(|(method, path, _)| format!("{method} {}", path.split('?').next().unwrap())).collect()
+    }
+
+    /// The body of the last request of this method.
+    fn last(&self, method: Method) -> Asked {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().rev().find(|(one, ..)| *one == method).cloned().unwrap()
+    }
+}
+
+fn list(kind: &str, items: Value) -> Value {
+    json!({ "apiVersion": "nodefence.io/v1alpha1", "kind": format!("{kind}List"), "metadata": {}, "items": items })
+}
+
+fn failure(code: u16, reason: &str, message: &str) -> Value {
+    json!({ "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message })
+}
+
+fn stored(name: &str, node: &str, by: &str) -> Value {
+    let mut flag = json!(super::samples::flag(node, by));
+    flag["metadata"]["name"] = json!(name);
+    flag
+}
+
+fn args(node: &str) -> FlagNode {
+    FlagNode {
+        node: node.to_owned(),
+        reason: "disk is gone".to_owned(),
+        lasts: None,
+        until: None,
+        force: false,
+        long: false,
+        dry_run: false,
+        wait: false,
+    }
+}
+
+#[tokio::test]
+async fn a_flag_has_uid_author_and_an_end_by_the_servers_clock() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    let report = flag::flag(&session, &args("node-b")).await.unwrap();
+    let (_, path, sent) = server.last(Method::POST);
+    assert!(!path.contains("dryRun"), "{path}");
+    let spec = &sent["spec"];
+    assert_eq!(sent["metadata"]["generateName"], "node-b-");
+    assert_eq!((&spec["uid"], &spec["by"]), (&json!("uid-node-b"), &json!("alice")));
+    assert_eq!(spec["until"], "2026-12-01T09:00:00Z");
+    assert_eq!(
+        (report.flag.name.as_str(), report.agents.as_str()),
+        ("node-b-7xk2p", "the mode is enforce: agents cut")
+    );
+    assert_eq!(server.changes(), [format!("POST {FLAGS}")]);
+}
+
+#[tokio::test]
+async fn a_second_flag_of_the_same_user_replaces_the_first_once_it_is_there() {
+    let server = Server::new();
+    let other = stored("node-b-bob", "node-b", "bob");
+    server.flags(json!([stored("node-b-old", "node-b", "alice"), other]));
+    let session = server.session().await.unwrap();
+    let report = flag::flag(&session, &args("node-b")).await.unwrap();
+    assert_eq!(report.replaced, ["node-b-old"]);
+    assert_eq!(server.changes(), [format!("POST {FLAGS}"), format!("DELETE {FLAGS}/node-b-old")]);
+    // Whoever may not delete it still has the new flag.
+    server.answer(Method::DELETE, &format!("{FLAGS}/node-b-old"), 403, failure(403, "Forbidden", "no"));
+    let report = flag::flag(&session, &args("node-b")).await.unwrap();
+    assert!(report.replaced.is_empty() && report.warnings[0].contains("node-b-old stays"), "{report:?}");
+}
+
+#[tokio::test]
+async fn without_a_name_nothing_is_replaced() {
+    let server = Server::new();
+    server.answer(Method::POST, REVIEWS, 403, failure(403, "Forbidden", "no"));
+    server.flags(json!([stored("node-b-old", "node-b", "alice")]));
+    let session = server.session().await.unwrap();
+    let report = flag::flag(&session, &args("node-b")).await.unwrap();
+    assert_eq!((report.flag.by, report.replaced), (None, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let server = Server::new();
+    server.flags(json!([stored("node-b-old", "node-b", "alice")]));
+    let session = server.session().await.unwrap();
+    let report = flag::flag(&session, &FlagNode { dry_run: true, ..args("node-b") }).await.unwrap();
+    assert_eq!(report.replaced, ["node-b-old"]);
+    let (_, path, _) = server.last(Method::POST);
+    assert!(path.contains("dryRun=All"), "{path}");
+    assert_eq!(server.changes(), [format!("POST {FLAGS}")]);
+}
+
+#[tokio::test]
+async fn what_is_unwise_is_refused_before_anything_is_written() {
+    let server = Server::new();
+    server.flags(json!([stored("node-a-1", "node-a", "bob")]));
+    let session = server.session().await.unwrap();
+    let error = flag::flag(&session, &args("node-b")).await.unwrap_err();
+    assert!(matches!(error, Error::Unwise { .. }) && error.exit() == Exit::Refused, "{error}");
+    let later = Some("2026-12-02T08:00:01Z".parse().unwrap());
+    let long = flag::flag(&session, &FlagNode { until: later, force: true, ..args("node-b") }).await;
+    assert!(matches!(long, Err(Error::TooLong)), "{long:?}");
+    let past = flag::flag(&session, &FlagNode { until: Some(now()), ..args("node-b") }).await;
+    assert!(matches!(past, Err(Error::Past { .. })), "{past:?}");
+    let unknown = flag::flag(&session, &FlagNode { force: true, ..args("node-x") }).await.unwrap_err();
+    assert_eq!(unknown.exit(), Exit::Unknown);
+    assert_eq!(server.changes(), [""; 0]);
+    flag::flag(&session, &FlagNode { force: true, ..args("node-b") }).await.unwrap();
+    assert_eq!(server.last(Method::POST).2["spec"]["force"], true);
+    let day = Some("2026-12-02T08:00:00Z".parse().unwrap());
+    flag::flag(&session, &FlagNode { until: day, force: true, ..args("node-b") }).await.unwrap();
+    flag::flag(&session, &FlagNode { until: later, long: true, force: true, ..args("node-b") })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_node_without_member_is_flagged_by_the_uid_of_the_node() {
+    let server = Server::new();
+    let node =
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-x", "uid": "uid-x" } });
+    server.answer(Method::GET, "/api/v1/nodes/node-x", 200, node);
+    let session = server.session().await.unwrap();
+    let report = flag::flag(&session, &args("node-x")).await.unwrap();
+    assert_eq!(report.flag.uid, "uid-x");
+    assert!(report.warnings[0].contains("no NodeMember"), "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flag_is_waited_for_until_it_is_judged() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    let one = format!("{FLAGS}/node-b-7xk2p");
+    let mut judged = stored("node-b-7xk2p", "node-b", "alice");
+    server.answer(Method::GET, &one, 200, judged.clone());
+    let waits = FlagNode { wait: true, ..args("node-b") };
+    let report = flag::flag(&session, &waits).await.unwrap();
+    assert!(report.warnings[0].contains("within 10 s"), "{report:?}");
+    judged["status"] = json!({ "state": "Accepted", "message": "cut", "observedGeneration": 1 });
+    server.then(Method::GET, &one, 200, judged);
+    let report = flag::flag(&session, &waits).await.unwrap();
+    assert_eq!((report.flag.state, report.warnings.len()), (FlagState::Accepted, 0));
+}
+
+#[tokio::test]
+async fn unflag_deletes_what_is_meant() {
+    let server = Server::new();
+    let flags = json!([
+        stored("a-1", "node-a", "bob"),
+        stored("b-1", "node-b", "alice"),
+        stored("b-2", "node-b", "bob")
+    ]);
+    server.flags(flags);
+    let session = server.session().await.unwrap();
+    let meant = |node: Option<&str>, name: Option<&str>, all| UnflagNode {
+        node: node.map(str::to_owned),
+        name: name.map(str::to_owned),
+        all,
+    };
+    for (which, deleted) in [
+        (meant(Some("node-b"), None, false), vec!["b-1", "b-2"]),
+        (meant(None, Some("a-1"), false), vec!["a-1"]),
+        (meant(None, None, true), vec!["a-1", "b-1", "b-2"]),
+        (meant(Some("node-c"), None, false), vec![]),
+    ] {
+        server.asked.lock().unwrap().clear();
+        let report = flag::unflag(&session, &which).await.unwrap();
+        let names: Vec<&str> = report.items.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!((names, report.not_flagged.is_some()), (deleted.clone(), deleted.is_empty()));
+        let wanted: Vec<String> = deleted.iter().map(|name| format!("DELETE {FLAGS}/{name}")).collect();
+        assert_eq!(server.changes(), wanted);
+    }
+    for which in [meant(Some("node-x"), None, false), meant(None, Some("x-1"), false)] {
+        assert_eq!(flag::unflag(&session, &which).await.unwrap_err().exit(), Exit::Unknown);
+    }
+}
+
+#[tokio::test]
+async fn a_forbidden_says_who_may() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    server.answer(Method::POST, FLAGS, 403, failure(403, "Forbidden", "User \"alice\" cannot create"));
+    let error = flag::flag(&session, &args("node-b")).await.unwrap_err();
+    let wanted = "you may not create nodeflags.nodefence.io: User \"alice\" cannot create (expected: the ClusterRole nodefence-operate)";
+    assert_eq!((error.to_string().as_str(), error.exit()), (wanted, Exit::Refused));
+    server.answer(Method::GET, FLAGS, 404, json!({ "code": 404, "message": "the server could not find it" }));
+    let error = flag::flags(&session).await.unwrap_err();
+    assert!(matches!(error, Error::NoKind { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_are_read() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    let mut first = list("NodeFlag", json!([stored("a-1", "node-a", "bob")]));
+    first["metadata"]["continue"] = json!("more");
+    server.answer(Method::GET, FLAGS, 200, first);
+    server.then(Method::GET, FLAGS, 200, list("NodeFlag", json!([stored("b-1", "node-b", "bob")])));
+    assert_eq!(flag::flags(&session).await.unwrap().items.len(), 2);
+    let asked = server.asked.lock().unwrap();
+    assert!(asked.iter().any(|(_, path, _)| path.contains("continue=more")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn agents_are_asked_through_the_proxy_and_one_may_be_silent() {
+    let server = Server::new();
+    let pod = |name: &str, node: &str| json!({ "metadata": { "name": name }, "spec": { "containers": [], "nodeName": node } });
+    let mut other_port = pod("agent-c", "node-c");
+    other_port["metadata"]["annotations"] = json!({ "nodefence.io/http-port": "9000" });
+    let pods = json!({
+        "apiVersion": "v1", "kind": "PodList", "metadata": {},
+        "items": [pod("agent-a", "node-a"), pod("agent-b", "node-b"), other_port],
+    });
+    server.answer(Method::GET, PODS, 200, pods);
+    let status = json!({ "version": "0.1.0", "mode": "enforce", "state": "ok" });
+    server.answer(Method::GET, &format!("{PODS}/http:agent-a:9478/proxy/v1/status"), 200, status.clone());
+    server.answer(Method::GET, &format!("{PODS}/http:agent-c:9000/proxy/v1/status"), 200, status);
+    let unreachable = failure(503, "ServiceUnavailable", "no route to host");
+    server.answer(Method::GET, &format!("{PODS}/http:agent-b:9478/proxy/v1/status"), 503, unreachable);
+    let session = server.session().await.unwrap();
+    let all = ListNodes { names: Vec::new(), flagged: false };
+    let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
+    let agents: Vec<_> = found.items.iter().map(|row| row.agent.as_ref().unwrap()).collect();
+    assert_eq!(agents[0].health.as_deref(), Some("ok"));
+    assert_eq!(agents[1].silent.as_deref(), Some("no route to host"));
+    assert_eq!(agents[2].version.as_deref(), Some("0.1.0"));
+    let asked = server.asked.lock().unwrap().iter().any(|(_, path, _)| path.contains("component%3Dagent"));
+    assert!(asked, "the pods are not chosen by label");
+
+    let problems = overview::status(&session, "nodefence").await.unwrap().problems;
+    assert_eq!(problems, ["1 node with an agent that does not answer: node-b"]);
+    server.answer(Method::GET, PODS, 403, failure(403, "Forbidden", "no"));
+    let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
+    assert_eq!(found.items.len(), 3);
+    assert!(found.agents_unknown.unwrap().contains("nodefence-view-agents"));
+}
+
+#[tokio::test]
+async fn settings_are_created_or_changed() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    server.answer(Method::PATCH, SETTINGS, 200, json!(settings()));
+    verbs::mode(&session, SettingsMode::Off).await.unwrap();
+    let (_, _, sent) = server.last(Method::PATCH);
+    assert_eq!(sent, json!({ "spec": { "mode": "off" } }));
+
+    let missing = json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "m", "details": { "name": "default" } });
+    server.answer(Method::GET, SETTINGS, 404, missing);
+    let collection = SETTINGS.trim_end_matches("/default");
+    server.answer(Method::POST, collection, 201, json!(settings()));
+    verbs::mode(&session, SettingsMode::Enforce).await.unwrap();
+    let (_, _, sent) = server.last(Method::POST);
+    assert_eq!((&sent["metadata"]["name"], &sent["spec"]["mode"]), (&json!("default"), &json!("enforce")));
+}
+
+#[tokio::test]
+async fn a_pause_is_lost_to_no_other_change() {
+    let server = Server::new();
+    let session = server.session().await.unwrap();
+    let version = |version: &str| {
+        let mut found = json!(settings());
+        found["metadata"]["resourceVersion"] = json!(version);
+        found["spec"]["pauses"] = json!([super::samples::pause("bob")]);
+        found
+    };
+    server.answer(Method::GET, SETTINGS, 200, version("1"));
+    server.then(Method::GET, SETTINGS, 200, version("2"));
+    server.answer(Method::PATCH, SETTINGS, 409, failure(409, "Conflict", "changed"));
+    server.then(Method::PATCH, SETTINGS, 200, version("3"));
+    let pause = PauseAgents { lasts: std::time::Duration::from_secs(60), reason: "test".to_owned() };
+    verbs::pause(&session, &pause).await.unwrap();
+    let (_, _, sent) = server.last(Method::PATCH);
+    assert_eq!(sent["metadata"]["resourceVersion"], "2");
+    let names: Vec<&Value> =
+        sent["spec"]["pauses"].as_array().unwrap().iter().map(|pause| &pause["by"]).collect();
+    assert_eq!(names, ["bob", "alice"]);
+
+    // Bob's pause stays unless all are to end.
+    server.asked.lock().unwrap().clear();
+    let report = verbs::resume(&session, false).await.unwrap();
+    assert!(report.ended.is_empty() && server.changes().is_empty());
+    let report = verbs::resume(&session, true).await.unwrap();
+    assert_eq!(report.ended.len(), 1);
+    assert_eq!(server.last(Method::PATCH).2["spec"]["pauses"], json!([]));
+    server.answer(Method::PATCH, SETTINGS, 409, failure(409, "Conflict", "changed"));
+    assert!(matches!(verbs::resume(&session, true).await, Err(Error::Busy)));
+}
