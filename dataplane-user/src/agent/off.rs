@@ -18,9 +18,9 @@ use tokio::{
 
 use super::{
     beat::Beat,
+    ending::{ADVICE, Ended, WIND_UP, lost},
     lock::Lock,
     notify::Notifier,
-    run::{ADVICE, Ended, WIND_UP, lost},
     signals::Signals,
 };
 use crate::{

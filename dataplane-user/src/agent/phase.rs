@@ -7,11 +7,11 @@ use tokio::time::timeout;
 use super::{
     builder::Builds,
     drain::Draining,
+    ending::{Ended, WIND_UP},
     inbox::Inbox,
     notify::Notifier,
     off::{self, House, OffAgent, Switch, Turns, Why},
     rescue::Rescue,
-    run::{Ended, WIND_UP},
     signals::Signals,
     store::Store,
     threads::Crew,

@@ -1,6 +1,6 @@
 //! The agent from its start to its end: in which order things are checked, taken, started and given up.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use nix::sys::stat::{Mode as FileMode, umask};
@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::{
     actors::{self, Others, Theirs},
+    ending::{ADVICE, Ended, WIND_UP, is_lost, lost},
     inbox::Inbox,
     lock::{Lock, LockError},
     mode,
@@ -31,30 +32,13 @@ use crate::{
     report::{OffRow, Server},
 };
 
-/// How often to look whether somebody removed the socket or the run folder.
-const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 /// How long the end waits at most until flags are saved whose folder was removed.
 const LAST_SAVE: Duration = Duration::from_secs(1);
-/// How long tasks may take to end in order.
-pub(super) const WIND_UP: Duration = Duration::from_secs(1);
-
 /// How long a start waits for a lock that a command may have.
 const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// How long the start waits at most for flags and settings of the API server.
 const ORDERS: Duration = Duration::from_secs(1);
-
-/// The advice where another agent runs.
-pub(super) const ADVICE: &str = "end it, or start this one with --take-over";
-
-/// What follows the agent's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Nothing: the process ends.
-    Over,
-    /// The same program is to run in this process anew: the agent was turned on, or off before it ran.
-    Anew,
-}
 
 /// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel. While
 /// the agent is off, nothing of it is in the kernel. `off`: whether the settings in the API server turn the agent off; the sender must outlive
@@ -370,18 +354,6 @@ async fn tables_written(tables: &watch::Receiver<TablesRow>, verdicts: &Inbox) {
     // The channel is closed where the thread ended: then the agent ends too.
     let _ended = tables.wait_for(|row| row.tries > 0).await.is_err();
     let _ended = verdicts.settled().await.is_err();
-}
-
-/// Whether somebody removed the socket, or the run folder with the lock.
-fn is_lost(server: &Server, lock: &Lock, run_dir: &Path) -> bool {
-    !(server.is_there() && lock.is_in(run_dir))
-}
-
-/// Returns once somebody removed the socket or the run folder.
-pub(super) async fn lost(server: &Server, lock: &Lock, run_dir: &Path) {
-    while !is_lost(server, lock, run_dir) {
-        tokio::time::sleep(LOOK_FOR_FILES).await;
-    }
 }
 
 /// Writes the flags where somebody removed the run folder, or the socket: nobody can withdraw a flag any more, and the next agent must know

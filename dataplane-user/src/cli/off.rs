@@ -32,7 +32,7 @@ const FINDS: Duration = Duration::from_secs(5);
 /// How soon to try again.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The advice where an agent runs and does not answer.
-const END_IT: &str = "end it, and call this command once more";
+pub(super) const END_IT: &str = "end it, and call this command once more";
 
 /// Turns the agent off.
 pub(super) fn off(cli: &Cli, args: &OffArgs) -> anyhow::Result<Exit> {
@@ -76,7 +76,7 @@ fn turn_off(cli: &Cli, args: &OffArgs) -> anyhow::Result<OffReport> {
 }
 
 /// Where an agent has the lock and does not answer.
-const SILENT: &str =
+pub(super) const SILENT: &str =
     "off.json is written, so the next agent is off, but the agent that runs has not answered for 30 s";
 
 fn write(run_dir: &Path, args: &OffArgs) -> anyhow::Result<Off> {
@@ -163,7 +163,7 @@ fn turn_on(cli: &Cli) -> anyhow::Result<OnReport> {
     }
 }
 
-const STILL_STARTS: &str = "an agent is starting, and does not answer yet";
+pub(super) const STILL_STARTS: &str = "an agent is starting, and does not answer yet";
 
 /// Waits until the agent runs.
 fn await_run(socket: &Path, mut report: OnReport) -> OnReport {
@@ -225,8 +225,11 @@ pub(super) fn off_text(report: &OffReport) -> String {
         (*qdiscs as usize, "clsact qdisc"),
         (*maps as usize, "pinned map"),
     ];
-    let done: Vec<String> =
-        done.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| count(n, what)).collect();
+    let done: Vec<String> = done
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, what)| count(number, what))
+        .collect();
     if !done.is_empty() {
         let _ = writeln!(text, "removed {}", done.join(", "));
     }

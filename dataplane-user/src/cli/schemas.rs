@@ -14,7 +14,8 @@ use crate::{
     doctor::DoctorReport,
     report::{
         Adjusted, AuditReport, BackendRow, CounterRow, Detached, Document, Fault, FlagReport, FlowList, List,
-        ModeReport, NodeList, NodeRow, RepairReport, StatusReport, UnflagReport, schema,
+        ModeReport, NodeList, NodeRow, OffReport, OffStatus, OnReport, RepairReport, StatusReport,
+        UnflagReport, schema,
     },
 };
 
@@ -40,6 +41,9 @@ fn all() -> BTreeMap<&'static str, Value> {
         one::<List<Applied>>(),
         one::<DoctorReport>(),
         one::<Fault>(),
+        one::<OffReport>(),
+        one::<OffStatus>(),
+        one::<OnReport>(),
     ])
     .into_iter()
     .chain(cluster::schemas())

@@ -14,7 +14,7 @@ macro_rules! schemas {
     };
 }
 
-const SCHEMAS: [(&str, &str); 15] = schemas![
+const SCHEMAS: [(&str, &str); 18] = schemas![
     "AuditReport",
     "BackendList",
     "CounterList",
@@ -27,13 +27,16 @@ const SCHEMAS: [(&str, &str); 15] = schemas![
     "ModeReport",
     "Node",
     "NodeList",
+    "OffReport",
+    "OffStatus",
+    "OnReport",
     "RepairReport",
     "Status",
     "UnflagReport",
 ];
 
 /// Verbs without an object as result: they print a script, a page or a log. `crds` prints objects of the API server, or needs one.
-const SILENT: [&str; 6] = ["agent", "guard", "crds", "completions", "man", "help"];
+const SILENT: [&str; 7] = ["agent", "guard", "controller", "crds", "completions", "man", "help"];
 
 /// Parses a text that must be one object of this kind, and checks the object by its schema.
 pub(crate) fn document(kind: &str, text: &str) -> Result<Value> {
@@ -78,6 +81,9 @@ fn every_verb_prints_an_object_of_its_schema() -> Result<()> {
         ("Status", &["status"]),
         ("UnflagReport", &["unflag", "node-b"]),
         ("UnflagReport", &["unflag", "node-c"]),
+        ("OffReport", &["off", "--reason", "INC-4711"]),
+        ("OffStatus", &["status"]),
+        ("OnReport", &["on"]),
         ("DetachReport", &["detach", "--run-dir", &run_dir]),
         ("DetachReport", &["detach", "--run-dir", &run_dir]),
     ] {

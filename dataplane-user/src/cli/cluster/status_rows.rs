@@ -188,7 +188,7 @@ fn problems(status: &ClusterStatus) -> Vec<String> {
 }
 
 fn are(number: usize) -> String {
-    if number == 1 { "1 agent is".to_owned() } else { format!("{number} agents are") }
+    format!("{} {}", count(number, "agent"), if number == 1 { "is" } else { "are" })
 }
 
 /// The first few of these names.

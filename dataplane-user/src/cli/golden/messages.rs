@@ -12,7 +12,7 @@ use crate::{
         args::{Cli, Format},
         claims, environment,
         exit::Exit,
-        fault, flag, nodes, output, tables, verbs,
+        fault, flag, nodes, off, output, tables, verbs,
     },
     cluster::{Error, Problem},
     dataplane::DetachReport,
@@ -113,12 +113,14 @@ fn why_a_command_failed() {
     text += &said(Logging::first_filter(Some("debgu".as_ref())).expect_err("no filter"));
     let guarded = verbs::is_there(Path::new("/proc/nodefence"));
     text += &said(guarded.expect_err("no folder"));
-    for context in verbs::CONTEXTS.into_iter().chain([output::NOT_TAKEN]) {
+    let contexts = [output::NOT_TAKEN, off::SILENT, off::STILL_STARTS];
+    for context in verbs::CONTEXTS.into_iter().chain(contexts) {
         text += &said(anyhow::Error::new(broken()).context(context));
     }
     for error in [
         LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: Some(7), advice: verbs::END_IT },
         LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: None, advice: verbs::END_IT },
+        LockError::Busy { path: "/run/nodefence/agent.lock".into(), pid: Some(7), advice: off::END_IT },
         LockError::Folder { path: "/run/nodefence".into(), what: "make run folder", source: broken() },
         LockError::Folder {
             path: "/run/nodefence".into(),

@@ -110,7 +110,7 @@ fn nodes_of_all_kinds() {
             "since": "2026-01-01T00:00:00Z", "until": null, "standing": standing, "withheld_by": []
         })
     };
-    let standings = ["enforced", "observed", "withheld", "off", "unknown", "over"].map(of);
+    let standings = ["enforced", "observed", "withheld", "off", "opted-out", "unknown", "over"].map(of);
     let full = json!({
         "name": "node-b", "address": "10.2.0.12", "addresses": ["10.2.0.12", "fd00::12"], "zone": "z1",
         "pool": "front", "index": 1, "generation": 2, "backends": 3, "own": true, "action": "refuse", "exempt": 2,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{FORMATS, check, has_all, sections};
 use crate::{
@@ -27,12 +27,30 @@ fn how_an_agent_is() {
         ("full", sample::full()),
         ("well", sample::changed(|_| ())),
         ("two flagged", sample::two_flagged()),
+        ("by a stored view", sample::changed(|status| status["cluster"]["is_stored"] = json!(true))),
     ]);
+    // Settings of the API server that keep agents from cutting.
+    let kept = |field: &str, value: Value| {
+        sample::changed(|status| {
+            status["mode"] = json!("observe");
+            status["settings"] = sample::settings();
+            status["settings"][field] = value;
+        })
+    };
+    let away = sample::changed(|status| {
+        status["cluster"]["is_stored"] = json!(true);
+        status["cluster"]["away"] = json!("connection refused");
+    });
     let lines = reports([
         ("blind", sample::blind()),
         ("no device", sample::no_device()),
         ("observes", sample::observes()),
         ("one flagged", sample::one_flagged()),
+        ("by a stored view, and away", away),
+        ("no settings", kept("found", json!(false))),
+        ("settings say off", kept("mode", json!("off"))),
+        ("settings say observe", kept("mode", json!("observe"))),
+        ("paused", kept("found", json!(true))),
     ]);
     let told: BTreeSet<Code> = whole
         .iter()
