@@ -207,7 +207,8 @@ fn settings_hold_all_agents_back() -> Result<()> {
     stand(agent, b, &["opted-out"])?;
     is(&alone, b, false)?;
     let begun = Instant::now();
-    control.flag("other", c.name, json!({}))?;
+    // Without the opt-out both nodes count, and the limit allows one.
+    control.flag("other", c.name, json!({"force": true}))?;
     becomes(&alone, c, true, begun)?;
 
     control.settings(json!({"mode": "off"}))?;

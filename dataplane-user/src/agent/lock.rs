@@ -13,7 +13,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use crate::{ledger, off};
+use crate::{last_view, ledger, off};
 
 /// Why this process may not be the agent.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,9 @@ fn stranger(run_dir: &Path) -> Option<String> {
     let names = fs::read_dir(run_dir).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names
         .filter(|name| {
-            !["agent.", "flags.", off::FILES, ledger::FILES].iter().any(|ours| name.starts_with(ours))
+            !["agent.", "flags.", last_view::FILES, off::FILES, ledger::FILES]
+                .iter()
+                .any(|ours| name.starts_with(ours))
         })
         .min()
 }

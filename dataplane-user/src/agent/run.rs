@@ -146,10 +146,11 @@ async fn start(
         None => None,
     };
     stages.enter("view");
+    let bridging = bridge.as_ref().map(|inherited| &inherited.verdicts.inbox);
     let source = tokio::select! {
         biased;
         fallen = crew.falls() => return Err(fallen.into()),
-        source = source.first(&settings, &crew) => source?,
+        source = source.first(&settings, &crew, bridging) => source?,
         why = ends.come() => return Ok(Started::Not(why)),
     };
     let seen = Seen::look(source, &settings, &crew).await?;

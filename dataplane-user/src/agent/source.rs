@@ -32,8 +32,31 @@ pub enum Source {
 /// A source whose first view is known.
 pub(super) struct Followed {
     kind: Kind,
-    /// Where flags and settings come from that do not come with views.
-    orders: Option<OrdersEnd>,
+    orders: Option<Orders>,
+}
+
+/// Where flags and settings come from that do not come with views.
+enum Orders {
+    /// Nobody is told yet.
+    Waits(OrdersEnd),
+    /// `verdicts` is told. What the source says of them.
+    Told(watch::Receiver<OrdersRow>),
+}
+
+impl Orders {
+    /// Has them told to `verdicts` from now on.
+    fn begin(self, verdicts: &Arc<Inbox>) -> watch::Receiver<OrdersRow> {
+        match self {
+            Self::Waits(OrdersEnd { begins, row }) => {
+                let verdicts = Arc::clone(verdicts);
+                let tell: Tell = Box::new(move |input| verdicts.tell(input));
+                // Where the work that tells has ended, the agent ends.
+                let _ended = begins.send(tell);
+                row
+            }
+            Self::Told(row) => row,
+        }
+    }
 }
 
 enum Kind {
@@ -42,11 +65,17 @@ enum Kind {
 }
 
 impl Source {
-    /// Waits for all that the source lists at first.
+    /// Waits for all that the source lists at first. `bridging`: who renews verdicts of an earlier agent meanwhile. Flags that are taken back must end
+    /// these, however long the first view takes.
     ///
     /// # Errors
     /// Where the first lists are wrong, or where they do not say which node this is. Where the source ended, its thread has fallen.
-    pub(super) async fn first(self, settings: &Settings, crew: &Crew) -> anyhow::Result<Followed> {
+    pub(super) async fn first(
+        self,
+        settings: &Settings,
+        crew: &Crew,
+        bridging: Option<&Arc<Inbox>>,
+    ) -> anyhow::Result<Followed> {
         let mut orders = None;
         let kind = match self {
             Self::File(path) => Kind::File(file::Followed::first(path, settings)?),
@@ -55,7 +84,11 @@ impl Source {
             }
             Self::Kubernetes(kubernetes) => {
                 let (objects, ends, watches) = kubernetes.watch().await?;
-                orders = Some(ends);
+                let waits = Orders::Waits(ends);
+                orders = Some(match bridging {
+                    Some(verdicts) => Orders::Told(waits.begin(verdicts)),
+                    None => waits,
+                });
                 let stop = crew.stop();
                 crew.task("kubernetes", async move {
                     stop.run_until_cancelled(watches).await;
@@ -96,12 +129,7 @@ impl Followed {
 
     /// Has the source's flags and settings told to `verdicts` from now on. Returns what the source says of them; `None` where they come with views alone.
     pub(super) fn begin_orders(&mut self, verdicts: &Arc<Inbox>) -> Option<watch::Receiver<OrdersRow>> {
-        let OrdersEnd { begins, row } = self.orders.take()?;
-        let verdicts = Arc::clone(verdicts);
-        let tell: Tell = Box::new(move |input| verdicts.tell(input));
-        // Where the work that tells has ended, the agent ends.
-        let _ended = begins.send(tell);
-        Some(row)
+        Some(self.orders.take()?.begin(verdicts))
     }
 
     /// Follows the source until the agent ends. Returns its row of `status`.

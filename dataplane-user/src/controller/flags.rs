@@ -26,7 +26,7 @@ pub(super) fn statuses(
     let mut found: BTreeMap<&String, (FlagState, String)> = BTreeMap::new();
     let mut counts: Vec<(&String, NodeFlagSpec)> = Vec::new();
     for (name, flag) in flags {
-        match serde_json::from_value::<NodeFlagSpec>(flag.spec.clone()) {
+        match read(flag) {
             Err(error) => {
                 let message = format!("the controller cannot read the flag: {error}");
                 found.insert(name, (FlagState::Pending, message));
@@ -47,6 +47,13 @@ pub(super) fn statuses(
         (name.clone(), NodeFlagStatus { state, message, observed_generation })
     };
     found.into_iter().map(status).collect()
+}
+
+/// What a flag says, with the end at which agents end it.
+fn read(flag: &Flag) -> serde_json::Result<NodeFlagSpec> {
+    let spec: NodeFlagSpec = serde_json::from_value(flag.spec.clone())?;
+    let until = spec.ends(flag.metadata.creation_timestamp.as_ref().map(|created| created.0));
+    Ok(NodeFlagSpec { until, ..spec })
 }
 
 /// What follows from a flag, the members and the settings, without the other flags. `None`: the flag counts.
@@ -121,8 +128,7 @@ fn stands(spec: &NodeFlagSpec, standing: Standing, settings: &NodefenceSettingsS
 
 /// Whether a flag ended so long ago that it is to be deleted.
 pub(super) fn is_to_be_deleted(flag: &Flag, now: Timestamp) -> bool {
-    let spec = serde_json::from_value::<NodeFlagSpec>(flag.spec.clone()).ok();
-    let gone = spec.and_then(|spec| spec.until.checked_add(STAYS).ok());
+    let gone = read(flag).ok().and_then(|spec| spec.until.checked_add(STAYS).ok());
     gone.is_some_and(|gone| gone <= now) && flag.metadata.deletion_timestamp.is_none()
 }
 

@@ -130,11 +130,16 @@ impl<'a> Work<'a> {
         let now = self.now();
         match news {
             News::Nodes(heard) => {
-                let names = self.nodes.hear(heard);
+                let is_list = matches!(heard, Heard::Listed(_));
+                let mut names = self.nodes.hear(heard);
+                // What the other list brought was dropped until this one came.
+                names.extend(self.members.iter().filter(|_| is_list).map(|(name, _)| name.clone()));
                 names.into_iter().for_each(|name| self.queue.add(Item::Member(name), now));
             }
             News::Members(heard) => {
-                let names = self.members.hear(heard);
+                let is_list = matches!(heard, Heard::Listed(_));
+                let mut names = self.members.hear(heard);
+                names.extend(self.nodes.iter().filter(|_| is_list).map(|(name, _)| name.clone()));
                 names.into_iter().for_each(|name| self.queue.add(Item::Member(name), now));
                 self.members_changed = true;
                 self.flags_changed = true;

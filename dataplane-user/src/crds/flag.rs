@@ -1,6 +1,6 @@
 //! The kind NodeFlag: what one node is flagged for in the whole cluster.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,17 @@ pub struct NodeFlagSpec {
     /// Allow an end that is more than 24 hours after the creation.
     #[serde(default)]
     pub long: bool,
+}
+
+/// How long after its creation a flag ends at the latest that is not `long`.
+const LONGEST: SignedDuration = SignedDuration::from_hours(24);
+
+impl NodeFlagSpec {
+    /// When the flag ends. The admission policy refuses a later end than [`LONGEST`] allows, but a cluster may lack the policy.
+    pub fn ends(&self, created: Option<Timestamp>) -> Timestamp {
+        let latest = created.filter(|_| !self.long).and_then(|created| created.checked_add(LONGEST).ok());
+        latest.map_or(self.until, |latest| latest.min(self.until))
+    }
 }
 
 /// What kind of author a flag has.

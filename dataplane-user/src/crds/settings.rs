@@ -65,7 +65,7 @@ fn default_limit() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SettingsMode {
-    /// Nothing is attached to the kernel. For claims that no person made: they are only shown.
+    /// Nothing is cut. For claims that no person made: they are only shown.
     Off,
     /// Agents count what they would cut.
     #[default]

@@ -229,7 +229,7 @@ fn of_flags(report: &StatusReport) -> Vec<Family> {
         },
         by(
             "nodefence_limit_engaged",
-            "Number of scopes of this kind in which more nodes are claimed than automatic claims may cut.",
+            "Number of scopes of this kind in which more nodes are claimed than automatic claims, and flags without force, may cut.",
             "scope_kind",
             kinds,
         ),

@@ -9,3 +9,6 @@ mod store;
 mod tests;
 
 pub use store::{Loaded, ViewFile, ViewFileError};
+
+/// How the names of all files of this module in the run folder begin.
+pub const FILES: &str = "view";

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     cluster::{Builder, Change, ClusterView, Conflict, NodeName, ObjectName, Rules, SourceName},
     enforce::Now,
+    flags::now,
 };
 
 /// A source of single objects.
@@ -61,6 +62,8 @@ pub(crate) struct Gathered {
     /// Objects that cannot be read, and why.
     left_out: BTreeMap<ObjectName, Conflict>,
     news: News,
+    /// When this began: before that nothing was taken.
+    begun: Now,
     /// Objects that an earlier agent stored were taken. They hold for each kind of which no list has come.
     stored: Option<StoredAge>,
 }
@@ -70,7 +73,15 @@ impl Gathered {
     pub(crate) fn new(objects: Objects) -> Self {
         let missing = Missing { nodes: true, services: objects.services, slices: objects.services };
         let builder = Builder::new(Rules::Tolerant);
-        Self { objects, builder, missing, left_out: BTreeMap::new(), news: News::default(), stored: None }
+        Self {
+            objects,
+            builder,
+            missing,
+            left_out: BTreeMap::new(),
+            news: News::default(),
+            begun: now(),
+            stored: None,
+        }
     }
 
     /// The source's name.
@@ -187,7 +198,12 @@ impl Gathered {
         if let Some(stored) = self.stored() {
             return stored.confirmed;
         }
-        self.news.confirmed.filter(|_| self.objects.confirms).unwrap_or(before)
+        match self.news.confirmed {
+            _ if !self.objects.confirms => before,
+            Some(confirmed) => confirmed,
+            // A watch fails before all were heard: its list is as old as the start may be.
+            None => self.begun,
+        }
     }
 
     /// Why the source does not answer now.

@@ -19,7 +19,7 @@ pub(crate) const ALL: &[&str] = &[
     "--set",
     "agent.profile=unprivileged,namespace.create=true,podMonitor.enabled=true,alerts.enabled=true",
     "--set",
-    "rbac.aggregateToAdmin=true",
+    "rbac.aggregateToAdmin=true,apiServer=https://10.0.0.9:6443",
 ];
 
 /// The chart's folder.

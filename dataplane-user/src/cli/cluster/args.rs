@@ -50,6 +50,10 @@ pub(super) struct KubectlCli {
     #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub(super) kubeconfig: Option<PathBuf>,
 
+    /// The API server's address, in place of the one that is configured
+    #[arg(long, global = true, value_name = "URL", help_heading = GLOBAL)]
+    pub(super) api_server: Option<String>,
+
     /// The context of the kubeconfig file [default: its current one]
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(super) context: Option<String>,

@@ -49,7 +49,8 @@ impl Known {
 
     /// Why a flag does not hold now. `None` where it holds, as far as modes and limits let it.
     pub(super) fn idle(&self, flag: &NodeFlag) -> Option<FlagState> {
-        if flag.spec.until <= self.now || flag.metadata.deletion_timestamp.is_some() {
+        let created = flag.metadata.creation_timestamp.as_ref().map(|created| created.0);
+        if flag.spec.ends(created) <= self.now || flag.metadata.deletion_timestamp.is_some() {
             return Some(FlagState::Over);
         }
         let member = self.members.get(&flag.spec.node);
@@ -92,7 +93,7 @@ impl Known {
             return (Does::Observe, why.to_owned());
         };
         match settings.mode {
-            SettingsMode::Off => (Does::Nothing, "the mode is off: agents do nothing".to_owned()),
+            SettingsMode::Off => (Does::Nothing, "the mode is off: agents cut nothing".to_owned()),
             SettingsMode::Observe => {
                 (Does::Observe, "the mode is observe: agents only count what they would cut".to_owned())
             }

@@ -91,7 +91,7 @@ pub(super) fn main(typed: &[OsString]) -> ExitCode {
 fn run(cli: &KubectlCli) -> anyhow::Result<Exit> {
     let runtime = agent::runtime().context(START_CLIENT)?;
     let done = runtime.block_on(async {
-        let session = Session::open(cli.kubeconfig.as_deref(), cli.context.as_deref()).await?;
+        let session = Session::open(cli).await?;
         carry_out(cli, &session).await
     });
     // A name server that does not answer must not delay the end.

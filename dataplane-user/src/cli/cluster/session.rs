@@ -10,11 +10,15 @@ use kube::{
 };
 
 use super::{
+    args::KubectlCli,
     ask::{self, Server},
     error::Error,
     known::Known,
 };
-use crate::crds::{NodeFlag, NodeMember, NodefenceSettings, SETTINGS_NAME};
+use crate::{
+    crds::{NodeFlag, NodeMember, NodefenceSettings, SETTINGS_NAME},
+    source::kubernetes,
+};
 
 /// How long the connection may take, with the TLS handshake, and how long an answer may bring nothing.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -38,8 +42,12 @@ pub(super) struct Session {
 
 impl Session {
     /// Reads the configuration and asks the API server for its time.
-    pub(super) async fn open(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Self> {
-        let client = Client::try_from(config(kubeconfig, context).await?)?;
+    pub(super) async fn open(cli: &KubectlCli) -> anyhow::Result<Self> {
+        let mut config = config(cli.kubeconfig.as_deref(), cli.context.as_deref()).await?;
+        if let Some(address) = &cli.api_server {
+            config.cluster_url = kubernetes::url(address)?;
+        }
+        let client = Client::try_from(config)?;
         Ok(Self::over(client).await?)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::known::{Known, scopes};
-use crate::enforce::LimitScope;
+use crate::{crds::NodeFlag, enforce::LimitScope};
 
 /// What a flag would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Count {
 /// What a flag on a node would do. The node must be a member for the limits to count it.
 pub(super) fn would(known: &Known, node: &str, force: bool) -> Would {
     let mut would = Would::default();
-    let flagged: BTreeSet<&str> = known.held().map(|flag| flag.spec.node.as_str()).collect();
+    let flagged: BTreeSet<&str> = counted(known).map(|flag| flag.spec.node.as_str()).collect();
     let mut others = known.members.keys().filter(|name| *name != node);
     if known.members.contains_key(node) {
         if known.members.len() == 1 {
@@ -70,9 +70,15 @@ pub(super) fn would(known: &Known, node: &str, force: bool) -> Would {
     would
 }
 
+/// The flags that hold, but for those of nodes that the settings leave out: agents do not count them in their limits.
+fn counted(known: &Known) -> impl Iterator<Item = &NodeFlag> {
+    known.held().filter(|flag| !known.is_opted_out(&flag.spec.node))
+}
+
 /// Counts flags in each set in which the node counts, as if the node were flagged too.
 fn counts(known: &Known, node: &str, force: bool) -> Vec<Count> {
-    let Some(member) = known.members.get(node) else { return Vec::new() };
+    let member = known.members.get(node).filter(|_| !known.is_opted_out(node));
+    let Some(member) = member else { return Vec::new() };
     let share = known.limit();
     let count = |scope: LimitScope| {
         let inside: BTreeSet<&str> = known
@@ -81,7 +87,7 @@ fn counts(known: &Known, node: &str, force: bool) -> Vec<Count> {
             .filter(|(_, other)| scopes(other).contains(&scope))
             .map(|(name, _)| name.as_str())
             .collect();
-        let held = || known.held().filter(|flag| inside.contains(flag.spec.node.as_str()));
+        let held = || counted(known).filter(|flag| inside.contains(flag.spec.node.as_str()));
         let mut flagged: BTreeSet<&str> = held().map(|flag| flag.spec.node.as_str()).collect();
         flagged.insert(node);
         // A node with a flag that has `force` is cut by that one.

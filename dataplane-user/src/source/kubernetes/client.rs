@@ -88,18 +88,22 @@ pub(crate) async fn config(server: &ApiServer) -> anyhow::Result<Config> {
         config.root_cert.get_or_insert_default();
     }
     if let Some(address) = &server.server {
-        config.cluster_url = address
-            .parse()
-            .ok()
-            .filter(|url: &http::Uri| url.host().is_some() && url.scheme().is_some())
-            .with_context(|| {
-                format!("--api-server {address}: expected an address as in https://10.2.0.5:6443")
-            })?;
+        config.cluster_url = url(address)?;
     }
     // The library would try a refused request again for minutes, which looks as if the server did not answer.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     Ok(config)
+}
+
+/// The URL that `--api-server` names.
+///
+/// # Errors
+/// Where it is none.
+pub(crate) fn url(address: &str) -> anyhow::Result<http::Uri> {
+    let url = address.parse().ok();
+    url.filter(|url: &http::Uri| url.host().is_some() && url.scheme().is_some())
+        .with_context(|| format!("--api-server {address}: expected an address as in https://10.2.0.5:6443"))
 }
 
 /// A client for watches. It finds out soon that a connection is dead, and notes when the API server was heard, and what its clock shows.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Deserialize as _;
 
 use super::{
@@ -16,9 +16,6 @@ use crate::{
     crds::{FlagCause, NodeFlagSpec},
     enforce::{Change, ClaimCause, ClaimSource, Input, NewClaim, Now},
 };
-
-/// How long after its creation a flag ends at the latest that is not `long`. The admission policy refuses others, where a cluster has it.
-const LONGEST: SignedDuration = SignedDuration::from_hours(24);
 
 /// A NodeFlag.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +65,7 @@ impl Read for wire::Flag {
     fn read(&self, _: &mut Texts) -> Result<Option<Flag>, Self::Fault> {
         let spec = NodeFlagSpec::deserialize(&self.spec)
             .map_err(|error| (self.name(), format!("its spec cannot be read: {error}")))?;
-        let created = self.metadata.creation_timestamp.as_ref().filter(|_| !spec.long);
-        let latest = created.and_then(|created| created.0.checked_add(LONGEST).ok());
+        let ends = spec.ends(self.metadata.creation_timestamp.as_ref().map(|created| created.0));
         Ok(Some(Flag {
             name: self.name(),
             node: spec.node.into(),
@@ -81,7 +77,7 @@ impl Read for wire::Flag {
                 FlagCause::External => ClaimCause::External,
             },
             forced: spec.force,
-            ends: latest.map_or(spec.until, |latest| latest.min(spec.until)),
+            ends,
         }))
     }
 

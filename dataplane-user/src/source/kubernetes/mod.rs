@@ -16,7 +16,7 @@ use kube::{Api, runtime::watcher};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use client::ApiServer;
-pub(crate) use client::{config, open, watching_client};
+pub(crate) use client::{config, open, url, watching_client};
 pub(crate) use date::ServerClock;
 use follow::follow;
 pub(crate) use follow::has_missed_something;
