@@ -27,6 +27,8 @@ use crate::{
 
 /// How long verdicts may take to be taken back before the agent goes on to turn itself off. The programs are removed in any case.
 const TAKEN_BACK: Duration = Duration::from_secs(5);
+/// How long the count of drained destinations may take, which the answer has: a disk that hangs does not hold the verdicts up.
+const COUNTED: Duration = Duration::from_millis(200);
 /// How long tasks may take to end in order where the agent is turned off: none may attach once all is removed.
 const WIND_UP_OFF: Duration = Duration::from_secs(10);
 
@@ -79,6 +81,12 @@ impl Phase {
             None => OffRow::of_settings(jiff::Timestamp::now()),
         };
         tracing::info!(event = "turned-off", by = row.by, reason = row.reason, "the agent is turned off");
+        // The ledger is read first: the drain restores, and empties it, once the verdicts are gone.
+        let run_dir = house.settings.run_dir.clone();
+        let read = house
+            .crew
+            .blocking("off", move || Ledger::read(&run_dir).map_or(0, |loaded| loaded.entries.len()));
+        let drained = timeout(COUNTED, read).await.ok().and_then(Result::ok).unwrap_or(0);
         let saved = async {
             match &off {
                 Some(off) => off::save(&house, off).await,
@@ -87,7 +95,6 @@ impl Phase {
         };
         // No disk holds the verdicts up.
         let (saved, ()) = tokio::join!(saved, observe(&self.verdicts.inbox, &row));
-        let drained = Ledger::read(&house.settings.run_dir).map_or(0, |loaded| loaded.entries.len());
         let mut agent = OffAgent::begin(house, turns, switch, row);
         agent.notify()?;
         self.end_within(WIND_UP_OFF, |notifier| notifier.map(Notifier::leave).unwrap_or_default()).await;

@@ -311,6 +311,8 @@ impl Agent {
             Err(error) => Err(error),
         };
         let crew = phase.crew.clone();
+        // From now on no client is answered: its request could not be carried out.
+        house.crew.end();
         phase.end().await;
         let House { crew: house, server, lock, .. } = house;
         house.end();
