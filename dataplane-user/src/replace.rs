@@ -7,22 +7,35 @@ use std::{
     path::Path,
 };
 
-/// Writes `text` to the new file `aside`, syncs it to the disk, and renames it to `path`, which is in the same folder.
+/// As [`replace_with`], with a text.
+///
+/// # Errors
+/// As [`replace_with`].
+pub(crate) fn replace(path: &Path, aside: &Path, text: &[u8]) -> io::Result<()> {
+    replace_with(path, aside, |mut file| file.write_all(text))
+}
+
+/// Has the new file `aside` written, syncs it to the disk, and renames it to `path`, which is in the same folder. Returns what `write` returns.
 ///
 /// # Errors
 /// Where any step fails. The old file is unchanged then, unless only the sync of its folder failed.
-pub(crate) fn replace(path: &Path, aside: &Path, text: &[u8]) -> io::Result<()> {
+pub(crate) fn replace_with<T>(
+    path: &Path,
+    aside: &Path,
+    write: impl FnOnce(&File) -> io::Result<T>,
+) -> io::Result<T> {
     // The file is created anew, since anything may lie at this path, such as a pipe that nobody reads.
     if let Err(error) = fs::remove_file(aside)
         && error.kind() != io::ErrorKind::NotFound
     {
         return Err(error);
     }
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside)?;
-    file.write_all(text)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(aside)?;
+    let written = write(&file)?;
     file.sync_all()?;
     fs::rename(aside, path)?;
-    sync_folder(path)
+    sync_folder(path)?;
+    Ok(written)
 }
 
 /// Syncs the folder of `path` to the disk, so that a file that was renamed or removed there stays so.

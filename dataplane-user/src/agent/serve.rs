@@ -189,12 +189,7 @@ impl Requests {
 
     /// The requester, in words.
     async fn who(&self, peer: Peer, sudo_user: Option<String>) -> Result<String, Failure> {
-        who::check(sudo_user.as_deref())?;
-        match peer.uid {
-            // No file is read for root's name.
-            0 => Ok(who::name(peer, sudo_user.as_deref())),
-            _ => self.blocking(move |_| who::name(peer, sudo_user.as_deref())).await,
-        }
+        who::of(&self.crew, peer, sudo_user).await
     }
 
     /// Runs work that may block, on a thread of its own.

@@ -1,5 +1,6 @@
 //! The requester in words: the user that the kernel names, and the user that sudo names.
 
+use super::threads::Crew;
 use crate::report::{ErrorKind, Failure, Peer};
 
 /// How many bytes a user's name has at most (LOGIN_NAME_MAX, limits.h).
@@ -8,10 +9,23 @@ const LONGEST: usize = 256;
 const PASSWD: &str = "/etc/passwd";
 
 /// The requester in words. May read a file, but not for root.
-pub(super) fn name(peer: Peer, sudo_user: Option<&str>) -> String {
+fn name(peer: Peer, sudo_user: Option<&str>) -> String {
     let users =
         if peer.uid == 0 { String::new() } else { std::fs::read_to_string(PASSWD).unwrap_or_default() };
     named(peer.uid, &users, sudo_user)
+}
+
+/// The requester in words, where `sudo_user` can be a user's name.
+pub(super) async fn of(crew: &Crew, peer: Peer, sudo_user: Option<String>) -> Result<String, Failure> {
+    check(sudo_user.as_deref())?;
+    match peer.uid {
+        // No file is read for root's name.
+        0 => Ok(name(peer, sudo_user.as_deref())),
+        _ => {
+            let named = crew.blocking("api", move || name(peer, sudo_user.as_deref()));
+            named.await.map_err(Failure::failed)
+        }
+    }
 }
 
 /// This process's user in words: for a command that finds no agent to ask.
@@ -39,7 +53,7 @@ fn of_uid(line: &str, uid: u32) -> Option<&str> {
 }
 
 /// Whether `sudo_user` can be a user's name.
-pub(super) fn check(sudo_user: Option<&str>) -> Result<(), Failure> {
+fn check(sudo_user: Option<&str>) -> Result<(), Failure> {
     let fits = sudo_user.is_none_or(|user| (1..=LONGEST).contains(&user.len()));
     fits.then_some(()).ok_or_else(|| {
         let message = format!("sudo_user: expected the name of a user, which has 1 to {LONGEST} bytes");

@@ -13,7 +13,7 @@ use super::{
     adjust,
     args::{Cli, Format, OffArgs},
     exit::Exit,
-    output::{count, print, printable, say},
+    output::{count, print, printable, warn},
 };
 use crate::{
     agent::{Lock, LockError, requester},
@@ -180,12 +180,6 @@ fn await_run(socket: &Path, mut report: OnReport) -> OnReport {
         report.warnings.push(late.to_owned());
     }
     report
-}
-
-fn warn(warnings: &[String]) {
-    for warning in warnings {
-        say(&format!("warning: {warning}"));
-    }
 }
 
 /// The text of the status of an agent that is off.

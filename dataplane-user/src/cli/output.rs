@@ -73,6 +73,13 @@ pub(super) fn say(line: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
+/// Prints each warning on standard error.
+pub(super) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        say(&format!("warning: {warning}"));
+    }
+}
+
 /// The error and its causes, as they may stand on a terminal.
 pub(super) fn causes(error: &anyhow::Error) -> String {
     crate::causes::causes(error).lines().map(printable).collect::<Vec<_>>().join("\n")

@@ -22,7 +22,7 @@ use super::{
     log::Log,
     nodes::nodes,
     off,
-    output::{print, put, say},
+    output::{print, put, say, warn},
     status, tables,
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
@@ -324,12 +324,6 @@ impl Caller {
 }
 
 fn quiet<T>(_: &T) {}
-
-fn warn(warnings: &[String]) {
-    for warning in warnings {
-        say(&format!("warning: {warning}"));
-    }
-}
 
 fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
     let mut interfaces = InterfaceChoice::default();

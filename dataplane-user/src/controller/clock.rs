@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, header::DATE};
-use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
+use http::HeaderMap;
+use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::{enforce::Now, flags::now};
+use crate::{enforce::Now, flags::now, source::kubernetes::shown};
 
 /// What an answer says.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct ServerClock(Arc<watch::Sender<Option<Reading>>>);
 impl ServerClock {
     /// Notes the head of a successful answer that came just now.
     pub(super) fn note(&self, head: &HeaderMap) {
-        let date = head.get(DATE).and_then(|value| value.to_str().ok()).and_then(parse);
+        let date = shown(head);
         self.0.send_modify(|last| {
             let before = last.and_then(|last| last.date_at(now().boot));
             *last = Some(Reading { date: date.or(before), came: now().boot });
@@ -52,14 +52,9 @@ impl Reading {
     }
 }
 
-/// A time as HTTP has it: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, 5.6.7).
-fn parse(text: &str) -> Option<Timestamp> {
-    DateTimeParser::new().parse_timestamp(text).ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderValue, header::DATE};
 
     use super::*;
 

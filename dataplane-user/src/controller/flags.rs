@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::wire::Flag;
 use crate::{
     cluster::NodeName,
-    crds::{FlagCause, FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
-    enforce::{ClaimCause, ClaimSource, Judge, NewClaim, Now, Share, Standing},
+    crds::{FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
+    enforce::{ClaimSource, Judge, NewClaim, Now, Share, Standing},
 };
 
 /// How long a flag stays after its end, so that people can still see it.
@@ -84,11 +84,7 @@ fn alone(
 
 /// The claim of a flag. Limits hold for it unless it is forced.
 fn claim(name: &str, spec: &NodeFlagSpec) -> (NodeName, NewClaim) {
-    let cause = match spec.cause {
-        FlagCause::Operator => ClaimCause::Operator,
-        FlagCause::External => ClaimCause::External,
-    };
-    let source = ClaimSource::Object { name: name.into(), cause, forced: spec.force };
+    let source = ClaimSource::Object { name: name.into(), cause: spec.cause.into(), forced: spec.force };
     let claim = NewClaim {
         source,
         by: spec.by.as_deref().unwrap_or_default().into(),
@@ -134,10 +130,7 @@ pub(super) fn is_to_be_deleted(flag: &Flag, now: Timestamp) -> bool {
 
 /// The limit of the settings. One that cannot be read is the default.
 pub(super) fn limit(settings: &NodefenceSettingsSpec) -> Share {
-    let share = settings.limit.split_once('/').and_then(|(part, of)| {
-        Some(Share { part: part.parse().ok()?, of: of.parse().ok().filter(|of| *of > 0)? })
-    });
-    share.unwrap_or_default()
+    settings.share().unwrap_or_default()
 }
 
 #[cfg(test)]

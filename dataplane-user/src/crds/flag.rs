@@ -4,6 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enforce::ClaimCause;
+
 /// A node to which every agent stops sending traffic, until when, and who wants it.
 // The bounds limit what one object can cost the agents.
 #[derive(kube::CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
@@ -76,6 +78,15 @@ pub enum FlagCause {
     Operator,
     /// Another system.
     External,
+}
+
+impl From<FlagCause> for ClaimCause {
+    fn from(cause: FlagCause) -> Self {
+        match cause {
+            FlagCause::Operator => Self::Operator,
+            FlagCause::External => Self::External,
+        }
+    }
 }
 
 /// What agents make of the flag, as the controller works it out.

@@ -6,6 +6,7 @@ mod settings;
 
 pub use flag::{FlagCause, FlagState, NodeFlag, NodeFlagSpec, NodeFlagStatus};
 pub use member::{NodeMember, NodeMemberSpec};
+pub(crate) use settings::share;
 pub use settings::{NodefenceSettings, NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode};
 
 use std::time::Duration;

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enforce::Share;
+
 /// The name of the one object of this kind that is read.
 pub const SETTINGS_NAME: &str = "default";
 
@@ -55,6 +57,20 @@ impl Default for NodefenceSettingsSpec {
             opt_outs: OptOuts::default(),
         }
     }
+}
+
+impl NodefenceSettingsSpec {
+    /// The limit. `None` where it cannot be read: a number of more than 32 bits passes the kind's rules.
+    pub fn share(&self) -> Option<Share> {
+        share(&self.limit)
+    }
+}
+
+/// A part of the nodes as in `1/3`. `None` where the text is none.
+pub(crate) fn share(text: &str) -> Option<Share> {
+    let (part, of) = text.split_once('/')?;
+    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+    Some(Share { part: number(part)?, of: number(of)? })
 }
 
 fn default_limit() -> String {

@@ -36,6 +36,12 @@ fn monotonic_offset(text: &str) -> Option<i64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
+/// What tells this boot of the machine from others. Empty where the kernel does not say it.
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
 fn read(clock: ClockId) -> Duration {
     // Every kernel that can run the agent has these clocks, so an error cannot occur.
     clock_gettime(clock).map(Duration::from).unwrap_or_default()

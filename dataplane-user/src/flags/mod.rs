@@ -8,5 +8,5 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{monotonic_ns, now};
+pub use clock::{boot_id, monotonic_ns, now};
 pub use store::{Adopted, FlagStore, StoreError};

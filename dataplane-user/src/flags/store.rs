@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::format;
+use super::{clock::boot_id, format};
 use crate::{
     enforce::{ClaimSource, Now, Saved},
     replace::replace,
@@ -45,8 +45,7 @@ pub struct FlagStore {
 impl FlagStore {
     /// The store in a run folder, which must exist.
     pub fn new(run_dir: &Path) -> Self {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self { path: run_dir.join("flags.json"), boot_id: boot_id.trim().to_owned() }
+        Self { path: run_dir.join("flags.json"), boot_id: boot_id() }
     }
 
     /// Makes sure that the file, where there is one, is a regular file that can be opened. Otherwise the agent's flags would not outlive

@@ -9,10 +9,10 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::objects::{StoredConflict, StoredNode, StoredService, StoredSlice, Texts};
+use super::objects::{StoredConflict, StoredNode, StoredService, StoredSlice};
 use crate::{
     enforce::Now,
-    source::{Kept, Stored, StoredAge},
+    source::{Kept, Stored, StoredAge, Texts},
 };
 
 /// The version that is written, and the only one that is read.

@@ -1,7 +1,7 @@
 //! Objects as they stand in the file. Each slice has the content that many of its endpoints share once.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -9,29 +9,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{
-    Backend, Conflict, EndpointObject, Hints, NodeName, NodeObject, ObjectName, Protocol, Scope, ServiceMode,
-    ServiceObject, ServicePort, SliceObject, TrafficPolicy,
+use crate::{
+    cluster::{
+        Backend, Conflict, EndpointObject, Hints, NodeName, NodeObject, ObjectName, Protocol, Scope,
+        ServiceMode, ServiceObject, ServicePort, SliceObject, TrafficPolicy,
+    },
+    source::Texts,
 };
-
-/// Texts that occur in many objects, each once.
-#[derive(Debug, Default)]
-pub(super) struct Texts(HashSet<Arc<str>>);
-
-impl Texts {
-    fn shared(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(text) {
-            return Arc::clone(known);
-        }
-        let new: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&new));
-        new
-    }
-
-    fn shared_or_none(&mut self, text: Option<&String>) -> Option<Arc<str>> {
-        text.map(|text| self.shared(text))
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,8 +56,8 @@ impl StoredNode {
         });
         NodeObject {
             backends: backends.collect(),
-            zone: texts.shared_or_none(self.zone.as_ref()),
-            pool: texts.shared_or_none(self.pool.as_ref()),
+            zone: self.zone.as_ref().map(|zone| texts.shared(zone)),
+            pool: self.pool.as_ref().map(|pool| texts.shared(pool)),
             ..NodeObject::new(texts.shared(&self.name), self.addresses)
         }
     }
@@ -219,7 +203,7 @@ impl StoredSlice {
     pub(super) fn read(self, texts: &mut Texts) -> Option<SliceObject> {
         type Content = (Option<Arc<str>>, Option<Arc<BTreeMap<String, u16>>>, Option<Hints>);
         let more = self.more.into_iter().map(|one| -> Content {
-            let zone = texts.shared_or_none(one.zone.as_ref());
+            let zone = one.zone.as_ref().map(|zone| texts.shared(zone));
             let hints = one.hints.map(|hints| Hints {
                 zones: hints.zones.iter().map(|zone| texts.shared(zone)).collect(),
                 nodes: hints.nodes.iter().map(|node| texts.shared(node).into()).collect(),

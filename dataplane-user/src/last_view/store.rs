@@ -9,6 +9,8 @@ use super::format::{self, ReadView, Stamp, Unread};
 use crate::{
     cluster::SourceName,
     enforce::Now,
+    flags::boot_id,
+    replace::replace_with,
     source::{Kept, Stored, StoredAge},
 };
 
@@ -50,11 +52,10 @@ pub struct ViewFile {
 impl ViewFile {
     /// The files in a run folder, which must exist.
     pub fn new(run_dir: &Path) -> Self {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self {
             view: run_dir.join("view.json"),
             confirmed: run_dir.join("view-confirmed.json"),
-            boot_id: boot_id.trim().to_owned(),
+            boot_id: boot_id(),
         }
     }
 
@@ -165,28 +166,12 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a new file, syncs it to the disk, and renames it over the old one.
+/// Replaces a file of this module by a new one.
 fn replace<T>(path: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> Result<T, ViewFileError> {
-    let replaced = || {
-        let aside = new(path);
-        // The file is created anew, since anything may lie at this path, such as a pipe that nobody reads.
-        if let Err(error) = fs::remove_file(&aside)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        let written = write(&file)?;
-        file.sync_all()?;
-        fs::rename(&aside, path)?;
-        if let Some(folder) = path.parent() {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(written)
-    };
-    replaced().map_err(|source| {
+    let aside = new(path);
+    replace_with(path, &aside, write).map_err(|source| {
         // The run folder may lie in memory.
-        let _kept = fs::remove_file(new(path));
+        let _kept = fs::remove_file(&aside);
         ViewFileError { path: path.to_owned(), source }
     })
 }

@@ -9,6 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Error, Pair, Record, stored::Stored};
+use crate::flags::boot_id;
 
 /// The version of the lines' meaning. A reader of another version sets the file aside and adopts nothing.
 const VERSION: u32 = 1;
@@ -28,9 +29,8 @@ struct Header {
 
 impl Header {
     fn here() -> Self {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let netns = fs::metadata("/proc/thread-self/ns/net").map_or(0, |meta| meta.ino());
-        Self { version: VERSION, boot_id: boot_id.trim().to_owned(), netns }
+        Self { version: VERSION, boot_id: boot_id(), netns }
     }
 
     /// Why a file with this header does not count for a process whose own header is `here`.

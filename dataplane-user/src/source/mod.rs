@@ -8,6 +8,7 @@ mod file_watch;
 pub(crate) mod kubernetes;
 mod objects;
 mod stored;
+mod texts;
 mod waiting;
 
 pub use file::FileSource;
@@ -17,4 +18,5 @@ pub(crate) use kubernetes::{OrdersEnd, OrdersRow, Tell};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
 pub use stored::{Kept, Stored, StoredAge};
+pub(crate) use texts::Texts;
 pub use waiting::{Changes, News, Teller, changes};

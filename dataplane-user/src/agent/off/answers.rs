@@ -58,9 +58,7 @@ impl OffRequests {
     }
 
     async fn who(&self, peer: Peer, sudo_user: Option<String>) -> Result<String, Failure> {
-        who::check(sudo_user.as_deref())?;
-        let named = self.crew.blocking("api", move || who::name(peer, sudo_user.as_deref()));
-        named.await.map_err(Failure::failed)
+        who::of(&self.crew, peer, sudo_user).await
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use http::{Request, header::DATE};
-use jiff::{Timestamp, fmt::rfc2822};
+use http::Request;
+use jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -13,6 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::error::Error;
+use crate::source::kubernetes;
 
 /// Who owns the fields that are written.
 const MANAGER: &str = "kubectl-nodefence";
@@ -144,8 +145,7 @@ pub(super) async fn server(client: &Client) -> Result<Server, Error> {
     let request = Request::get("/version").body(Body::empty()).map_err(|error| failed(error.into()))?;
     let asked = async {
         let answer = client.send(request).await.map_err(|error| failed(error.into()))?;
-        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok()).and_then(instant);
-        let now = date.ok_or(Error::NoDate)?;
+        let now = kubernetes::shown(answer.headers()).ok_or(Error::NoDate)?;
         // An error has no version, and its `Date` is right all the same.
         let body = answer.into_body().collect_bytes().await.map_err(|error| failed(error.into()))?;
         let info: Option<Value> = serde_json::from_slice(&body).ok();
@@ -155,17 +155,12 @@ pub(super) async fn server(client: &Client) -> Result<Server, Error> {
     tokio::time::timeout(PATIENCE, asked).await.map_err(|late| failed(late.into()))?
 }
 
-/// Parses the date of an answer (RFC 9110, 5.6.7).
-fn instant(date: &str) -> Option<Timestamp> {
-    rfc2822::parse(date).ok().map(|date| date.timestamp())
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{Node, Pod};
 
     use super::*;
-    use crate::crds::NodeFlag;
+    use crate::{crds::NodeFlag, source::kubernetes::instant};
 
     #[test]
     fn the_date_of_an_answer_is_read() {

@@ -72,11 +72,8 @@ impl Known {
 
     /// How many nodes of a set may be claimed.
     pub(super) fn limit(&self) -> Share {
-        let text = self.settings.as_ref().map(|settings| settings.limit.as_str());
-        let parts = text.and_then(|text| text.split_once('/'));
-        let share =
-            parts.and_then(|(part, of)| Some(Share { part: part.parse().ok()?, of: of.parse().ok()? }));
-        // A numerator or denominator of more than 32 bits passes the rules of the kind, and no agent takes it.
+        let share = self.settings.as_ref().and_then(NodefenceSettingsSpec::share);
+        // No agent takes one that cannot be read.
         share.unwrap_or_default()
     }
 

@@ -21,9 +21,7 @@ pub(crate) struct ServerClock(Arc<watch::Sender<Option<SignedDuration>>>);
 impl ServerClock {
     /// Notes the time of an answer that has just come.
     pub(super) fn note(&self, headers: &HeaderMap, now: Now) {
-        let Some(shown) = headers.get(DATE).and_then(|date| date.to_str().ok()).and_then(parse) else {
-            return;
-        };
+        let Some(shown) = shown(headers) else { return };
         let ahead = ahead(shown, now) + CUT_OFF;
         self.0.send_if_modified(|known| {
             let is_same = known.is_some_and(|known| (known - ahead).abs() <= SAME);
@@ -66,8 +64,13 @@ fn ahead(shown: Timestamp, now: Now) -> SignedDuration {
     shown.as_duration() - SignedDuration::try_from(now.boot).unwrap_or(SignedDuration::MAX)
 }
 
+/// The time of an answer, by the API server's clock. It has no fractions of seconds.
+pub(crate) fn shown(headers: &HeaderMap) -> Option<Timestamp> {
+    headers.get(DATE).and_then(|date| date.to_str().ok()).and_then(instant)
+}
+
 /// A date as in `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, 5.6.7).
-fn parse(date: &str) -> Option<Timestamp> {
+pub(crate) fn instant(date: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(date).ok()
 }
 

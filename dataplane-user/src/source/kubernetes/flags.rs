@@ -5,16 +5,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use serde::Deserialize as _;
 
-use super::{
-    date::ServerTime,
-    machines::Machines,
-    read::{Read, Texts},
-    wire,
-};
+use super::{date::ServerTime, machines::Machines, read::Read, wire};
 use crate::{
     cluster::NodeName,
-    crds::{FlagCause, NodeFlagSpec},
+    crds::NodeFlagSpec,
     enforce::{Change, ClaimCause, ClaimSource, Input, NewClaim, Now},
+    source::Texts,
 };
 
 /// A NodeFlag.
@@ -72,10 +68,7 @@ impl Read for wire::Flag {
             uid: spec.uid,
             by: spec.by.unwrap_or_default().into(),
             reason: spec.reason.into(),
-            cause: match spec.cause {
-                FlagCause::Operator => ClaimCause::Operator,
-                FlagCause::External => ClaimCause::External,
-            },
+            cause: spec.cause.into(),
             forced: spec.force,
             ends,
         }))

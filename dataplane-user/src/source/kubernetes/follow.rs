@@ -18,9 +18,9 @@ use tokio::{
 
 use super::{
     news::{Kind, Told, listed},
-    read::{Read, Texts},
+    read::Read,
 };
-use crate::causes::causes;
+use crate::{causes::causes, source::Texts};
 
 /// How long a streamed list may stand still before its end. Servers that know no streamed lists take the request for a plain watch, and
 /// never send the bookmark that ends the list.

@@ -17,7 +17,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use client::ApiServer;
 pub(crate) use client::{config, open, url, watching_client};
-pub(crate) use date::ServerClock;
+#[cfg(test)]
+pub(crate) use date::instant;
+pub(crate) use date::{ServerClock, shown};
 use follow::follow;
 pub(crate) use follow::has_missed_something;
 use machines::Machines;

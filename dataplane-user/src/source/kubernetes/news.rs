@@ -24,9 +24,6 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Those of which views are made.
-    const OF_VIEWS: [Self; 3] = [Self::Members, Self::Services, Self::Slices];
-
     /// Logs that a watch has failed.
     pub(super) fn log_away(self, why: &str) {
         tracing::warn!(
@@ -86,12 +83,56 @@ pub(super) enum Told<C> {
 
 /// A watch of one kind.
 #[derive(Debug)]
-struct Watch {
+pub(super) struct Watch {
+    kind: Kind,
     heard: Heard,
     /// Its list has come to its end.
-    is_listed: bool,
+    pub(super) is_listed: bool,
     /// Why it failed, and when, until the API server is heard again.
     failed: Option<(String, Now)>,
+}
+
+impl Watch {
+    pub(super) const fn new(kind: Kind, heard: Heard) -> Self {
+        Self { kind, heard, is_listed: false, failed: None }
+    }
+
+    /// Each failure is logged once, however often the watch is begun in vain.
+    pub(super) fn fails(&mut self, why: String, log: impl Fn(Kind, &str)) {
+        if self.failed.is_none() {
+            log(self.kind, &why);
+        }
+        self.failed = Some((why, now()));
+    }
+
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    pub(super) fn answers(&mut self) {
+        if self.failed.take().is_some() {
+            self.kind.log_answers();
+        }
+    }
+
+    /// A watch without changes is known to live by what is heard on its connection.
+    pub(super) fn look(&mut self) {
+        // A list that does not come to its end is no answer.
+        let failed = self.failed.as_ref().filter(|_| self.is_listed).map(|(_, at)| at.mono);
+        if failed.zip(self.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
+            self.answers();
+        }
+    }
+
+    /// When it was last heard, if all that it had until then was told.
+    fn confirmed(&self) -> Option<Now> {
+        self.heard.last().filter(|_| self.is_listed && self.failed.is_none())
+    }
+
+    pub(super) fn away(&self) -> Option<String> {
+        let (why, _) = self.failed.as_ref()?;
+        Some(format!("the watch of {}: {why}", self.kind))
+    }
 }
 
 /// The owner of what is known of all watches.
@@ -105,7 +146,12 @@ pub(super) struct Outlook {
 
 impl Outlook {
     pub(super) fn new(teller: Teller, heard: [Heard; 3], machines: watch::Sender<Machines>) -> Self {
-        let watches = heard.map(|heard| Watch { heard, is_listed: false, failed: None });
+        let [members, services, slices] = heard;
+        let watches = [
+            Watch::new(Kind::Members, members),
+            Watch::new(Kind::Services, services),
+            Watch::new(Kind::Slices, slices),
+        ];
         Self { teller, watches, machines, reported: News::default() }
     }
 
@@ -134,34 +180,15 @@ impl Outlook {
             self.machines.send_if_modified(|machines| machines.follow(&changes));
         }
         self.teller.tell_all(changes);
-        self.answers(kind);
+        self.watches[kind as usize].answers();
     }
 
     fn failed(&mut self, kind: Kind, why: String) {
-        let failed = &mut self.watches[kind as usize].failed;
-        // Each failure is logged once, however often the watch is begun in vain.
-        if failed.is_none() {
-            kind.log_away(&why);
-        }
-        *failed = Some((why, now()));
+        self.watches[kind as usize].fails(why, Kind::log_away);
     }
 
-    /// A watch without changes is known to live by what is heard on its connection.
     fn heard(&mut self) {
-        for kind in Kind::OF_VIEWS {
-            let watch = &self.watches[kind as usize];
-            // A list that does not come to its end is no answer.
-            let failed = watch.failed.as_ref().filter(|_| watch.is_listed).map(|(_, at)| at.mono);
-            if failed.zip(watch.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
-                self.answers(kind);
-            }
-        }
-    }
-
-    fn answers(&mut self, kind: Kind) {
-        if self.watches[kind as usize].failed.take().is_some() {
-            kind.log_answers();
-        }
+        self.watches.iter_mut().for_each(Watch::look);
     }
 
     fn report(&mut self) {
@@ -174,17 +201,13 @@ impl Outlook {
 
     /// When each watch was heard last, of these times the first. What the API server had until then was told.
     fn confirmed(&self) -> Option<Now> {
-        let heard = |watch: &Watch| watch.heard.last().filter(|_| watch.is_listed && watch.failed.is_none());
-        let times: Option<Vec<Now>> = self.watches.iter().map(heard).collect();
+        let times: Option<Vec<Now>> = self.watches.iter().map(Watch::confirmed).collect();
         // While a watch fails, the last confirmation holds.
         times.and_then(|times| times.into_iter().min_by_key(|at| at.mono)).or(self.reported.confirmed)
     }
 
     fn away(&self) -> Option<String> {
-        Kind::OF_VIEWS.into_iter().find_map(|kind| {
-            let (why, _) = self.watches[kind as usize].failed.as_ref()?;
-            Some(format!("the watch of {kind}: {why}"))
-        })
+        self.watches.iter().find_map(Watch::away)
     }
 }
 

@@ -11,13 +11,10 @@ use super::{
     date::ServerClock,
     flags::{FlagChange, Flags},
     machines::Machines,
-    news::{Heard, Kind, Told},
+    news::{Heard, Kind, Told, Watch},
     settings::{Settings, SettingsChange},
 };
-use crate::{
-    enforce::{Input, Now},
-    flags::now,
-};
+use crate::{enforce::Input, flags::now};
 
 /// How often is looked whether the API server was heard.
 const LOOK: Duration = Duration::from_secs(1);
@@ -49,66 +46,29 @@ pub(crate) struct OrdersEnd {
     pub(crate) row: watch::Receiver<OrdersRow>,
 }
 
-/// A watch of one kind.
-struct Watch {
-    kind: Kind,
-    heard: Heard,
-    is_listed: bool,
-    failed: Option<(String, Now)>,
-}
-
-impl Watch {
-    /// Takes what the watch tells. Returns changes; none of them where the API server has no such kind, and so no object of it.
-    fn take<C>(&mut self, told: Told<C>, none: C) -> Vec<C> {
-        match told {
-            Told::Listing => self.is_listed = false,
-            Told::Changes(changes) => {
-                self.is_listed = true;
-                self.answers();
-                return changes;
-            }
-            Told::Failed(why) => self.fails(why, |kind, why| kind.log_away(why)),
-            Told::NoKind(why) => {
-                self.fails(why, |kind, why| {
-                    tracing::warn!(
-                        event = "kind-unknown",
-                        kind = %kind,
-                        error = why,
-                        "the API server does not know the kind: there are no such objects (`nodefence crds --apply` defines it)"
-                    );
-                });
-                return vec![none];
-            }
+/// Takes what a watch tells. Returns changes; `none` of them where the API server has no such kind, and so no object of it.
+fn take<C>(watch: &mut Watch, told: Told<C>, none: C) -> Vec<C> {
+    match told {
+        Told::Listing => watch.is_listed = false,
+        Told::Changes(changes) => {
+            watch.is_listed = true;
+            watch.answers();
+            return changes;
         }
-        Vec::new()
-    }
-
-    /// Each failure is logged once, however often the watch is begun in vain.
-    fn fails(&mut self, why: String, log: impl Fn(Kind, &str)) {
-        if self.failed.is_none() {
-            log(self.kind, &why);
-        }
-        self.failed = Some((why, now()));
-    }
-
-    fn answers(&mut self) {
-        if self.failed.take().is_some() {
-            self.kind.log_answers();
+        Told::Failed(why) => watch.fails(why, Kind::log_away),
+        Told::NoKind(why) => {
+            watch.fails(why, |kind, why| {
+                tracing::warn!(
+                    event = "kind-unknown",
+                    kind = %kind,
+                    error = why,
+                    "the API server does not know the kind: there are no such objects (`nodefence crds --apply` defines it)"
+                );
+            });
+            return vec![none];
         }
     }
-
-    /// A watch without changes is known to live by what is heard on its connection.
-    fn look(&mut self) {
-        let failed = self.failed.as_ref().filter(|_| self.is_listed).map(|(_, at)| at.mono);
-        if failed.zip(self.heard.last()).is_some_and(|(failed, heard)| heard.mono > failed) {
-            self.answers();
-        }
-    }
-
-    fn away(&self) -> Option<String> {
-        let (why, _) = self.failed.as_ref()?;
-        Some(format!("the watch of {}: {why}", self.kind))
-    }
+    Vec::new()
 }
 
 /// The owner of what is known of flags and settings.
@@ -130,15 +90,14 @@ impl Orders {
         machines: watch::Receiver<Machines>,
         [of_flags, of_settings]: [Heard; 2],
     ) -> (Self, watch::Receiver<OrdersRow>) {
-        let watch_of = |kind, heard| Watch { kind, heard, is_listed: false, failed: None };
         let (row, told) = watch::channel(OrdersRow::default());
         let this = Self {
             clock,
             machines,
             flags: Flags::default(),
             settings: Settings::default(),
-            of_flags: watch_of(Kind::Flags, of_flags),
-            of_settings: watch_of(Kind::Settings, of_settings),
+            of_flags: Watch::new(Kind::Flags, of_flags),
+            of_settings: Watch::new(Kind::Settings, of_settings),
             row,
             tell: None,
         };
@@ -174,11 +133,11 @@ impl Orders {
                 }
             }
             for (_, told) in of_flags.drain(..) {
-                let changes = self.of_flags.take(told, FlagChange::All(Vec::new()));
+                let changes = take(&mut self.of_flags, told, FlagChange::All(Vec::new()));
                 changes.into_iter().for_each(|change| self.flags.take(change));
             }
             for (_, told) in of_settings.drain(..) {
-                let changes = self.of_settings.take(told, SettingsChange::All(Vec::new()));
+                let changes = take(&mut self.of_settings, told, SettingsChange::All(Vec::new()));
                 self.settings.take(changes);
             }
             self.say();
@@ -205,8 +164,8 @@ impl Orders {
         }
         let row = OrdersRow {
             off: self.settings.off(),
-            is_known: (self.settings.is_told() || self.of_settings.failed.is_some())
-                && (self.flags.is_told() || self.of_flags.failed.is_some()),
+            is_known: (self.settings.is_told() || self.of_settings.has_failed())
+                && (self.flags.is_told() || self.of_flags.has_failed()),
             problem: self.settings.problem().map(str::to_owned),
             away: self.of_flags.away().or_else(|| self.of_settings.away()),
             ignored: self.flags.ignored().map(|(name, why)| (Arc::clone(name), why.to_string())).collect(),

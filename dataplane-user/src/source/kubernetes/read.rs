@@ -3,21 +3,19 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
 use kube::ResourceExt as _;
 use serde::Deserialize as _;
 
 use super::wire;
-use crate::cluster::{
-    Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceMode, ServiceObject,
-    ServicePort, SliceObject, TrafficPolicy,
+use crate::{
+    cluster::{
+        Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceMode,
+        ServiceObject, ServicePort, SliceObject, TrafficPolicy,
+    },
+    source::Texts,
 };
 
 /// The label that names a slice's Service.
@@ -28,31 +26,6 @@ const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 const MODE: &str = "nodefence.io/mode";
 /// How long affinity lasts where a Service says no time (`DefaultClientIPServiceAffinitySeconds`, pkg/apis/core/types.go).
 const AFFINITY_SECONDS: u32 = 10_800;
-
-/// How many texts are kept. A cluster of 5,000 nodes and 10,000 Services has 20,000 at a time, and names of what is gone are kept too.
-const MOST_TEXTS: usize = 65_536;
-
-/// Texts that occur in many objects, each once.
-#[derive(Debug, Default)]
-pub(super) struct Texts(HashSet<Arc<str>>);
-
-impl Texts {
-    fn shared(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(text) {
-            return Arc::clone(known);
-        }
-        if self.0.len() >= MOST_TEXTS {
-            self.0.clear();
-        }
-        let new: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&new));
-        new
-    }
-
-    fn shared_or_none(&mut self, text: Option<&String>) -> Option<Arc<str>> {
-        text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
-    }
-}
 
 /// An object of the API server that can be read.
 pub(super) trait Read {

@@ -5,16 +5,13 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
-use super::{
-    date::ServerTime,
-    read::{Read, Texts},
-    wire,
-};
+use super::{date::ServerTime, read::Read, wire};
 use crate::{
     cluster::NodeName,
-    crds::{NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode},
+    crds::{NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode, share},
     enforce::{Auto, Input, Share, SharedPause, SharedSettings},
     plan::Mode,
+    source::Texts,
 };
 
 /// Settings that could be read, with times by the API server's clock.
@@ -96,12 +93,6 @@ fn field<T: DeserializeOwned>(
         None | Some(serde_json::Value::Null) => Ok(default()),
         Some(value) => T::deserialize(value).map_err(|error| format!("spec.{name}: {error}")),
     }
-}
-
-fn share(text: &str) -> Option<Share> {
-    let (part, of) = text.split_once('/')?;
-    let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
-    Some(Share { part: number(part)?, of: number(of)? })
 }
 
 /// The settings, and what was told of them.
