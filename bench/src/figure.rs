@@ -47,7 +47,7 @@ fn round(number: f64) -> f64 {
     (number * scale).round() / scale
 }
 
-/// One object of `datapath.json`, `ipvs.json` or `scale.json`.
+/// One object of `datapath.json`, `ipvs.json`, `kubernetes.json` or `scale.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) figure: String,

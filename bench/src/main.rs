@@ -5,6 +5,7 @@ mod cpus;
 mod figure;
 mod flows;
 mod ipvs;
+mod kubernetes;
 mod latency;
 mod machine;
 mod plot;
@@ -45,6 +46,8 @@ enum Verb {
     Ipvs(Ipvs),
     /// The agent in a large cluster: at rest, when endpoints change, when nodes are flagged; each figure beside its promise.
     Scale(Box<scale::Scale>),
+    /// The agent beside a real API server with a large cluster: bytes, processor, memory; kube-proxy and an informer of client-go beside it.
+    Kubernetes(kubernetes::Kubernetes),
     /// Large IPVS tables, on a kernel that has IPVS loaded: `cargo xtask bench ipvs` runs it in a VM.
     IpvsTables(IpvsTables),
     /// kube-proxy's syncs while IPVS tables are read back; it needs an API server outside: `cargo xtask bench ipvs` runs it in a VM.
@@ -230,6 +233,10 @@ fn run(verb: Verb) -> anyhow::Result<bool> {
         Verb::Scale(args) => {
             sandbox::enter()?;
             return scale::run(&args);
+        }
+        Verb::Kubernetes(args) => {
+            sandbox::enter()?;
+            return kubernetes::run(&args);
         }
         // xtask gives its figures to `ipvs --tables`, which judges them.
         Verb::IpvsTables(args) => {

@@ -9,10 +9,11 @@ use serde_json::Value as Json;
 use crate::figure::{self, Figure, show};
 
 /// The benchmarks by name; each has a folder and, in it, a file of that name.
-const BENCHMARKS: [(&str, &str); 3] = [
+const BENCHMARKS: [(&str, &str); 4] = [
     ("datapath", "The data path: cost per packet, throughput, flag to cut, established flows"),
     ("ipvs", "New connections while endpoints hang, and large IPVS tables"),
     ("scale", "The agent in a large cluster"),
+    ("kubernetes", "The agent beside a real API server with a large cluster"),
 ];
 
 /// The results of one benchmark, and the machine on which it ran.

@@ -25,5 +25,5 @@ pub mod source;
 pub use nodefence_core::{cluster, enforce, plan};
 
 pub use nodefence_kernel::{
-    DATAPLANE_OBJECT, allocator, conntrack, dataplane, ipvs, proxy, routes, sched, sysctl,
+    DATAPLANE_OBJECT, allocator, conntrack, dataplane, ipvs, process, proxy, routes, sched, sysctl,
 };

@@ -20,7 +20,7 @@ pub fn bin(name: &str) -> Result<PathBuf> {
             return Ok(candidate);
         }
     }
-    let package = if name == "nodefence" { "nodefence" } else { "nodefence-tests" };
+    let package = if ["nodefence", "nodefence-pod"].contains(&name) { name } else { "nodefence-tests" };
     bail!("no `{name}` beside {}: run `cargo build -p {package} --bins` first", this.display())
 }
 

@@ -1,7 +1,7 @@
 //! The kernel's view of a TCP connection (TCP_INFO).
 #![expect(unsafe_code, reason = "nix has no TCP_INFO")]
 
-use std::{io, net::TcpStream, os::fd::AsRawFd as _, time::Duration};
+use std::{io, os::fd::AsRawFd, time::Duration};
 
 /// An exchange that took less than this time did not wait for a retransmission. A segment without an answer is sent again after 200 ms at the earliest
 /// (`TCP_RTO_MIN`, include/net/tcp.h).
@@ -11,7 +11,7 @@ pub const FIRST_SEGMENT: Duration = Duration::from_millis(190);
 ///
 /// # Errors
 /// Fails with the kernel's error.
-pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
+pub fn retransmitted(stream: &impl AsRawFd) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_total_retrans)
 }
 
@@ -20,7 +20,7 @@ pub fn retransmitted(stream: &TcpStream) -> io::Result<u32> {
 ///
 /// # Errors
 /// Fails with the kernel's error.
-pub fn lost(stream: &TcpStream) -> io::Result<u32> {
+pub fn lost(stream: &impl AsRawFd) -> io::Result<u32> {
     let info = ask(stream)?;
     Ok(info.tcpi_total_retrans.saturating_sub(info.tcpi_dsack_dups))
 }
@@ -29,7 +29,7 @@ pub fn lost(stream: &TcpStream) -> io::Result<u32> {
 ///
 /// # Errors
 /// Fails with the kernel's error.
-pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
+pub fn data_segments(stream: &impl AsRawFd) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_data_segs_out)
 }
 
@@ -37,11 +37,11 @@ pub fn data_segments(stream: &TcpStream) -> io::Result<u32> {
 ///
 /// # Errors
 /// Fails with the kernel's error.
-pub fn unacknowledged(stream: &TcpStream) -> io::Result<u32> {
+pub fn unacknowledged(stream: &impl AsRawFd) -> io::Result<u32> {
     Ok(ask(stream)?.tcpi_unacked)
 }
 
-fn ask(stream: &TcpStream) -> io::Result<libc::tcp_info> {
+fn ask(stream: &impl AsRawFd) -> io::Result<libc::tcp_info> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes; all zero is a value of the struct, which is plain numbers.

@@ -6,7 +6,7 @@
 
 mod locked;
 mod looks;
-mod precedence;
+pub(crate) mod precedence;
 mod waited;
 
 use std::{

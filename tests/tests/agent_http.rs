@@ -123,7 +123,7 @@ fn verbs() -> Result<Vec<String>> {
     let error = serde_json::from_str::<Request>("{\"verb\":\"dance\"}").expect_err("it dances").to_string();
     let names = error.split('`').skip(1).step_by(2).filter(|name| *name != "dance");
     let names: Vec<String> = names.map(str::to_owned).collect();
-    let known = ["flag", "unflag", "mode", "repair", "hand-over", "flows", "status"];
+    let known = ["flag", "unflag", "mode", "repair", "hand-over", "flows", "status", "ready"];
     ensure!(known.iter().all(|verb| names.iter().any(|name| name == verb)), "{error}");
     Ok(names)
 }
@@ -250,6 +250,42 @@ fn an_agent_that_takes_over_has_the_port() -> Result<()> {
     let now = i64::from(agent.proc()?.pid().as_raw());
     ensure!(before != now);
     wait_until("the port of the new agent", LIMIT, || pid(&ns).is_ok_and(|pid| pid == now)).map(drop)
+}
+
+/// Whoever looks sees that the agent is off, and its pod does not count as broken.
+#[test]
+fn an_agent_that_is_off_says_so() -> Result<()> {
+    let (ns, agent) = start(&["--http", ADDRESS])?;
+    let status = |ns: &Netns| -> Result<Value> { Ok(serde_json::from_str(&get(ns, "/v1/status")?.body)?) };
+    let pid = status(&ns)?["pid"].clone();
+    agent.expect(&["off", "--reason", "a test"])?;
+    wait_until("the status is that of an agent that is off", LIMIT, || {
+        status(&ns).is_ok_and(|status| status["state"] == "off")
+    })?;
+    let over_http = status(&ns)?;
+    ensure!(over_http["pid"] == pid && over_http["off"]["reason"] == "a test", "{over_http}");
+    ensure!(over_http == agent.status()?, "{over_http}");
+    for path in ["/livez", "/readyz"] {
+        let Answer { status, body, .. } = get(&ns, path)?;
+        ensure!(status == 200 && body == "ok\n", "{path}: {status} {body}");
+    }
+    let ready = agent.cli(&["status", "--ready"])?;
+    ensure!(ready.status.code() == Some(0), "{ready:?}");
+    let text = metrics(&ns)?;
+    for (series, expected) in [
+        ("nodefence_mode{mode=\"off\"}", Some(1.0)),
+        ("nodefence_mode{mode=\"enforce\"}", Some(0.0)),
+        ("nodefence_state{state=\"off\"}", Some(1.0)),
+        ("nodefence_interface_attached", None),
+    ] {
+        ensure!(value(&text, series) == expected, "{series}: {text}");
+    }
+    agent.expect(&["on"])?;
+    let runs =
+        || metrics(&ns).is_ok_and(|text| value(&text, "nodefence_mode{mode=\"enforce\"}") == Some(1.0));
+    wait_until("the metrics of an agent that runs", LIMIT, runs)?;
+    ensure!(status(&ns)?["state"] == "ok" && get(&ns, "/readyz")?.status == 200);
+    Ok(())
 }
 
 #[test]

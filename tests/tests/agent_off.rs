@@ -11,7 +11,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use aya::programs::{SchedClassifier, TcAttachType};
 use nix::unistd::Pid;
 use nodefence::{
     ledger::{Entry, Ledger, Pair, Phase, Record},
@@ -19,7 +18,7 @@ use nodefence::{
 };
 use nodefence_tests::{
     Agent, Cluster, Family, Netns, Options, Outcome, Proc, bin, client::try_new, client::wait_until,
-    four_nodes, topology::Service, traced::Still,
+    four_nodes, left::left, topology::Service, traced::Still,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -33,30 +32,6 @@ fn start() -> Result<(Arc<Netns>, Agent)> {
     let ns = four_nodes::namespace("off")?;
     let agent = Agent::start(&ns, "node-a", &["v0"], four_nodes::FILE)?;
     Ok((ns, agent))
-}
-
-/// Everything of ours in the kernel: programs on devices, and pins.
-fn left(ns: &Netns) -> Result<Vec<String>> {
-    let mut left: Vec<String> = Vec::new();
-    for line in ns.exec("ls /sys/class/net")?.split_whitespace() {
-        let device = line.to_owned();
-        let filters = ns.exec(&format!("tc filter show dev {device} egress"))?;
-        left.extend(filters.lines().filter(|line| line.contains("nodefence")).map(str::to_owned));
-        // Kernels without tcx have no such list.
-        let programs =
-            ns.run(move || match SchedClassifier::query_tcx(index(&device), TcAttachType::Egress) {
-                Ok((_, programs)) => programs.len(),
-                Err(_) => 0,
-            });
-        left.extend((0..programs).map(|_| format!("a tcx program on {line}")));
-    }
-    let pins = ns.exec("find /sys/fs/bpf -path */nodefence*")?;
-    left.extend(pins.lines().map(str::to_owned));
-    Ok(left)
-}
-
-fn index(device: &str) -> u32 {
-    nix::net::if_::if_nametoindex(device).unwrap_or_default()
 }
 
 fn nothing_is_left(ns: &Netns) -> Result<()> {

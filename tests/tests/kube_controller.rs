@@ -36,7 +36,7 @@ fn begin() -> Result<(ControlPlane, Controller)> {
 }
 
 fn lead(control: &ControlPlane) -> Result<Controller> {
-    Controller::allow(control)?;
+    control.rights()?;
     let mut controller = Controller::start(control, "first")?;
     controller.wait_for("controller-leads")?;
     Ok(controller)

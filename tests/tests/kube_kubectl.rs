@@ -12,7 +12,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::{Netns, client::wait_until, kube::ControlPlane, nodefence_command};
+use nodefence_tests::{
+    Netns,
+    client::wait_until,
+    kube::{ControlPlane, manifests::manifests},
+    nodefence_command,
+};
 use serde_json::{Value, json};
 
 const FLAGS: &str = "/apis/nodefence.io/v1alpha1/nodeflags";
@@ -112,14 +117,13 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Applies the ClusterRoles of `deploy/`.
+    /// Applies the ClusterRoles for people of the plain manifests.
     fn roles(&self) -> Result<()> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/roles.yaml");
-        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let is_for_people = |name: &str| !["nodefence-agent", "nodefence-controller"].contains(&name);
         let mut count = 0;
-        for document in text.split("---\n") {
-            let name = document.lines().find_map(|line| line.strip_prefix("  name: "));
-            self.control.api.apply_yaml(&format!("{ROLES}/{}", name.context("no name")?), document)?;
+        for (name, document) in manifests("ClusterRole")?.into_iter().filter(|(name, _)| is_for_people(name))
+        {
+            self.control.api.apply_yaml(&format!("{ROLES}/{name}"), document)?;
             count += 1;
         }
         ensure!(count == 4, "{count} roles");

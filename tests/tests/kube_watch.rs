@@ -14,7 +14,7 @@ use nodefence_tests::{
     client::wait_until,
     kube::{
         Alone, ControlPlane, Faulty, Wire,
-        alone::{backends, backends_on, lists},
+        alone::{backends, backends_on, faster, lists},
         control::SERVICES,
         faulty::{self, END_OF_LIST, Fate, Request},
         forwards::{endpoint, object, slice},
@@ -30,13 +30,15 @@ use serde_json::{Value, json};
 
 /// A generous limit, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
-/// A connection that was cut silently is found dead after at most this time (docs/kubernetes.md).
+/// A connection that was cut silently is found dead after at most this time (docs/kubernetes.md), divided by [`faster`].
 const FOUND: Duration = Duration::from_secs(30);
 /// A watch whose connection ended is begun anew after at most this time: the first pause, which is at most twice 800 ms, and the time of a change.
 const BEGUN_ANEW: Duration = Duration::from_secs(5);
-/// The longest pause between two tries, which is at most twice 30 s, and the time of one try.
-const PAUSE: Duration = Duration::from_secs(70);
-/// How long a streamed list may stand still.
+/// The longest pause between two tries, which is at most twice 30 s, divided by [`faster`].
+const PAUSE: Duration = Duration::from_secs(60);
+/// The time of one try.
+const TRY: Duration = Duration::from_secs(10);
+/// How long a streamed list may stand still, divided by [`faster`].
 const NO_END: Duration = Duration::from_secs(15);
 /// The agent answers on its socket within this time, whatever the API server does.
 const ANSWERED: Duration = Duration::from_secs(1);
@@ -57,7 +59,16 @@ fn behind(
     options: &[&str],
     rule: impl Fn(&Request) -> Fate + Send + Sync + 'static,
 ) -> Result<(Alone, Faulty)> {
-    Alone::behind(options, |control| {
+    behind_at(faster(), options, rule)
+}
+
+/// Same as [`behind`], at this pace.
+fn behind_at(
+    pace: u32,
+    options: &[&str],
+    rule: impl Fn(&Request) -> Fate + Send + Sync + 'static,
+) -> Result<(Alone, Faulty)> {
+    Alone::behind(options, pace, |control| {
         let faulty = Faulty::start(&control.ns, &control.api, rule)?;
         Ok((format!("http://127.0.0.1:{}", faulty::PORT), faulty))
     })
@@ -65,7 +76,7 @@ fn behind(
 
 /// The agent, which has all of the cluster, behind a relay.
 fn behind_wire() -> Result<(Alone, Wire)> {
-    let (mut alone, wire) = Alone::behind(&[], |control| {
+    let (mut alone, wire) = Alone::behind(&[], faster(), |control| {
         Ok((format!("https://127.0.0.1:{}", wire::PORT), Wire::start(&control.ns)?))
     })?;
     alone.agent.ready()?;
@@ -129,7 +140,7 @@ fn a_watch_that_is_cut_silently_is_found_dead() -> Result<()> {
         "table ip cut {{\n chain input {{\n type filter hook input priority 0\n {ports}\n }}\n}}\n"
     ))?;
     let added = more(control, &cluster.b, 77)?;
-    wait_within("the agent names the API server's absence", FOUND, cut, || {
+    wait_within("the agent names the API server's absence", FOUND / faster(), cut, || {
         away(&alone).is_ok_and(|away| away.is_some())
     })
     .with_context(|| agent.log())?;
@@ -138,7 +149,7 @@ fn a_watch_that_is_cut_silently_is_found_dead() -> Result<()> {
     agent.flag(cluster.b.name)?;
     agent.unflag(cluster.b.name)?;
     control.ns.nft("delete table ip cut\n")?;
-    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE, Instant::now())?;
+    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE / faster() + TRY, Instant::now())?;
     // A watch that was begun anew and has no change is heard after two minutes.
     let note = json!({"metadata": {"annotations": {"nodefence.test/note": "1"}}});
     let web = object(Service::Web, &BOTH).name;
@@ -169,7 +180,7 @@ fn a_watch_that_is_cut_by_a_reset_begins_anew_and_misses_nothing() -> Result<()>
 #[test]
 fn a_server_that_refuses_is_asked_seldom() -> Result<()> {
     const CODES: [u16; 3] = [429, 500, 503];
-    const WINDOW: Duration = Duration::from_secs(20);
+    let window = Duration::from_secs(20) / faster();
     // The pauses double from 0.8 s on, or from 1.6 s where chance adds most.
     const MOST: usize = 7;
     let each_code = || {
@@ -179,7 +190,7 @@ fn a_server_that_refuses_is_asked_seldom() -> Result<()> {
         }
     };
     let seldom = |faulty: &Faulty, since: Instant, what: &str| {
-        sleep(WINDOW.saturating_sub(since.elapsed()));
+        sleep(window.saturating_sub(since.elapsed()));
         let counts = counts(faulty, since, |_| true);
         let is_seldom = counts.iter().all(|count| (2..=MOST).contains(count));
         ensure!(is_seldom, "{what}: {counts:?} requests in {:?}", since.elapsed());
@@ -196,7 +207,7 @@ fn a_server_that_refuses_is_asked_seldom() -> Result<()> {
     faulty.rule(|_| Fate::Forward);
     alone.agent.ready()?;
     let held = whole(&alone);
-    lists_within(&alone, &held, PAUSE, Instant::now())?;
+    lists_within(&alone, &held, PAUSE / faster() + TRY, Instant::now())?;
 
     let since = Instant::now();
     faulty.cut(each_code());
@@ -206,7 +217,7 @@ fn a_server_that_refuses_is_asked_seldom() -> Result<()> {
     ensure!(why.contains("told so by the test"), "{why}");
     let added = more(&alone.control, &alone.cluster.b, 77)?;
     faulty.rule(|_| Fate::Forward);
-    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE, Instant::now())
+    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE / faster() + TRY, Instant::now())
 }
 
 #[test]
@@ -235,7 +246,8 @@ fn after_changes_that_are_gone_a_list_sweeps_what_went() -> Result<()> {
         seen.extend(held.difference(&found).cloned());
         found == left
     };
-    wait_within("the lists sweep what went", PAUSE, since, swept).with_context(|| alone.agent.log())?;
+    wait_within("the lists sweep what went", PAUSE / faster() + TRY, since, swept)
+        .with_context(|| alone.agent.log())?;
     ensure!(seen.is_disjoint(&left), "{seen:#?} vanished meanwhile\n{}", alone.agent.log());
     ensure!(faulty.gone() > 0, "the API server had all changes\n{}", alone.agent.log());
     let listed = counts(&faulty, since, Request::is_list);
@@ -258,7 +270,7 @@ fn half_a_list_is_never_taken(options: &[&str]) -> Result<()> {
     holds_until(&alone, &held, "each kind was listed three times in vain", halves)?;
     ensure!(away(&alone)?.is_some(), "status names no failure");
     faulty.rule(|_| Fate::Forward);
-    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE, Instant::now())
+    lists_within(&alone, &(&held | &BTreeSet::from([added])), PAUSE / faster() + TRY, Instant::now())
 }
 
 #[test]
@@ -271,6 +283,21 @@ fn half_a_page_is_never_taken() -> Result<()> {
     half_a_list_is_never_taken(&["--feature-gates=WatchList=false"])
 }
 
+/// When each collection was asked for as a streamed list, and how long it took until its first page was asked for.
+fn before_pages(faulty: &Faulty, since: Instant) -> Result<Vec<(&'static str, Instant, Duration)>> {
+    let requests = faulty.requests(since);
+    let each = COLLECTIONS.into_iter().map(|collection| {
+        let first = |is_wanted: fn(&Request) -> bool| {
+            let of_it = |request: &&Request| request.collection() == collection && is_wanted(request);
+            requests.iter().find(of_it).map(|request| request.at)
+        };
+        let streamed = first(Request::is_streamed).context("no streamed list was asked for")?;
+        let page = first(|request| !request.is_watch()).context("no page was asked for")?;
+        Ok((collection, streamed, page - streamed))
+    });
+    each.collect()
+}
+
 #[test]
 fn a_list_without_an_end_is_read_page_by_page() -> Result<()> {
     let rule = |request: &Request| {
@@ -280,19 +307,12 @@ fn a_list_without_an_end_is_read_page_by_page() -> Result<()> {
     let (mut alone, faulty) = behind(&[], rule)?;
     alone.agent.ready()?;
     lists(&alone.agent, &whole(&alone))?;
-    let requests = faulty.requests(began);
-    for collection in COLLECTIONS {
-        let first = |is_wanted: fn(&Request) -> bool| {
-            let of_it = |request: &&Request| request.collection() == collection && is_wanted(request);
-            requests.iter().find(of_it).map(|request| request.at)
-        };
-        let streamed = first(Request::is_streamed).context("no streamed list was asked for")?;
-        let page = first(|request| !request.is_watch()).context("no page was asked for")?;
-        let waited = page - streamed;
-        ensure!(waited >= NO_END, "{collection}: a page after {waited:?}");
+    let no_end = NO_END / faster();
+    for (collection, streamed, waited) in before_pages(&faulty, began)? {
+        ensure!(waited >= no_end, "{collection}: a page after {waited:?}");
         nodefence_tests::watch::held(
             "pages in place of a streamed list",
-            NO_END + ANSWERED,
+            no_end + ANSWERED,
             streamed,
             waited,
         )?;
@@ -306,17 +326,19 @@ fn a_server_that_streams_no_lists_will_do() -> Result<()> {
     let (mut alone, faulty) = behind(&["--feature-gates=WatchList=false"], |_| Fate::Forward)?;
     let began = Instant::now();
     alone.agent.ready()?;
-    nodefence_tests::watch::within("the agent's start", NO_END, began)?;
     lists(&alone.agent, &whole(&alone))?;
-    let pages = counts(&faulty, began - LIMIT, |request| !request.is_watch());
-    ensure!(pages.iter().all(|count| *count > 0), "{pages:?} pages");
+    // The refusal is an answer: nothing is waited for.
+    for (collection, streamed, waited) in before_pages(&faulty, began - LIMIT)? {
+        ensure!(waited < NO_END / faster(), "{collection}: a page {waited:?} after {streamed:?}");
+    }
     let with_more = &whole(&alone) | &BTreeSet::from([more(&alone.control, &alone.cluster.b, 77)?]);
     lists(&alone.agent, &with_more).context("a new slice")
 }
 
 #[test]
 fn beside_a_slow_server_the_agent_starts_and_answers() -> Result<()> {
-    let (mut alone, faulty) = behind(&[], |_| Fate::Slow)?;
+    // A shorter patience would take the slow answer for a list without an end.
+    let (mut alone, faulty) = behind_at(1, &[], |_| Fate::Slow)?;
     alone.agent.ready()?;
     let held = whole(&alone);
     lists(&alone.agent, &held)?;
@@ -346,4 +368,44 @@ fn beside_a_slow_server_the_agent_starts_and_answers() -> Result<()> {
     let took = since.elapsed();
     ensure!(took > Duration::from_secs(5), "the server was not slow: {took:?}");
     Ok(())
+}
+
+#[test]
+fn lists_come_compressed_and_changes_at_once() -> Result<()> {
+    let (mut alone, faulty) = behind(&[], |request| {
+        // Only a page is compressed, and only a long one.
+        if request.is_streamed() { Fate::Status(422) } else { Fate::Forward }
+    })?;
+    alone.agent.ready()?;
+    let began = Instant::now();
+    let mut wanted = whole(&alone);
+    // Together they are longer than 128 KiB, from which on the API server compresses an answer.
+    for part in [0, 1] {
+        let mut endpoints = Vec::new();
+        for number in 0..=u16::from(u8::MAX) * 3 {
+            let [high, low] = number.to_be_bytes();
+            let address = [10, 244, 128 + 64 * part + high, low];
+            wanted.insert(format!("node-b at 10.244.{}.{low}", address[2]));
+            endpoints.push(Endpoint::ready(address, alone.cluster.b.name));
+        }
+        let many = Slice::new(&object(Service::Web, &BOTH), endpoints);
+        alone.control.slice(&Slice { name: format!("web-many-{part}"), ..many })?;
+    }
+    lists(&alone.agent, &wanted).context("a change")?;
+    ensure!(faulty.zipped() == 0, "a watch was compressed, or a short page");
+    let requests = faulty.requests(began - LIMIT);
+    let asks = |request: &Request| request.accepts.as_deref().is_some_and(|accepts| accepts.contains("gzip"));
+    let mut pages = requests.iter().filter(|request| !request.is_watch()).peekable();
+    ensure!(pages.peek().is_some() && pages.all(asks), "{requests:#?}");
+    faulty.cut(|request| match request {
+        request if request.is_streamed() => Fate::Status(422),
+        request if request.is_watch() => Fate::Gone,
+        _ => Fate::Forward,
+    });
+    holds_until(&alone, &wanted, "a list comes compressed", || faulty.zipped() > 0)?;
+    faulty.rule(|_| Fate::Forward);
+    wanted.insert(more(&alone.control, &alone.cluster.b, 77)?);
+    lists_within(&alone, &wanted, PAUSE, Instant::now())?;
+    wanted.insert(more(&alone.control, &alone.cluster.b, 78)?);
+    lists(&alone.agent, &wanted).context("a change after a compressed list")
 }

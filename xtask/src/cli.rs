@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::test::local::LONG;
 use crate::test::plan::Scope;
 use crate::workspace::Workspace;
-use crate::{assets, build_ebpf, image, process, programs, setup, test, vm};
+use crate::{assets, build_ebpf, cluster, image, process, programs, setup, test, vm};
 
 /// nodefence's build and test verbs.
 ///
@@ -24,7 +24,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Install everything that any verb needs (Debian packages, the pinned toolchain, bpf-linker, cargo-deny), and nothing else.
+    /// Install everything that any verb but `cluster-test` needs (Debian packages, the pinned toolchain, bpf-linker, cargo-deny), and nothing else.
     Setup {
         /// Only what building the agent takes: the pinned toolchain and bpf-linker.
         #[arg(long)]
@@ -94,22 +94,54 @@ enum Verb {
     },
     /// Build the real Kubernetes programs that tests run beside nodefence, once; print where they lie.
     ///
-    /// etcd, kube-apiserver, kube-proxy, helm and promtool, from the Go modules pinned in tests/assets, checked by the sums
+    /// etcd, kube-apiserver, kube-proxy, helm, promtool and an informer, from the Go modules pinned in tests/assets, checked by the sums
     /// there. They are kept in ~/.cache/nodefence, and a module's are built anew when its pins change: some minutes. This takes
     /// Go 1.26.
     #[command(after_help = "Environment:\n  \
         NODEFENCE_ASSETS  folder of ready programs to use instead, all in one folder as setup-envtest lays them out\n  \
         NODEFENCE_CACHE   where they are kept")]
     Assets {
+        /// Also those of `cluster-test`: the kubelet, containerd, the controller manager, the scheduler and kubectl.
+        #[arg(long)]
+        cluster: bool,
         /// How to print the result.
         #[arg(short, long, default_value = "table")]
         output: Output,
+    },
+    /// Run nodefence in a cluster of real kubelets: three nodes in VMs, installed by its chart from its image.
+    ///
+    /// The control plane runs on this machine, in a network namespace that no packet leaves. Each node is a guest in QEMU (no KVM needed) with Debian's kernel, the
+    /// kubelet, containerd and kube-proxy. Everything is removed at the end, also on Ctrl-C. Logs and results are in target/cluster-test.
+    /// The first run builds the programs of Kubernetes and containerd from Go modules (minutes), and installs Debian's runc and CNI plugins.
+    #[command(
+        after_help = "Examples:\n  cargo xtask cluster-test\n  cargo xtask cluster-test --until installed --keep\n  \
+        cargo xtask cluster-test --proxy nftables\n\nEnvironment: that of `cargo xtask vm-test --help`"
+    )]
+    ClusterTest {
+        /// kube-proxy's mode.
+        #[arg(long, value_enum, default_value = "ipvs")]
+        proxy: cluster::Proxy,
+        /// How far to go.
+        #[arg(long, value_enum, default_value = "incident")]
+        until: cluster::Until,
+        /// Leave the cluster up until Ctrl-C, and print how to look at it.
+        #[arg(long)]
+        keep: bool,
+        /// A ready archive of nodefence's image, as `cargo xtask image` makes it. Without it the image is built.
+        #[arg(long, value_name = "FILE")]
+        image: Option<std::path::PathBuf>,
+        /// Write the figures into docs/design/cluster.md, where all promises held.
+        #[arg(long)]
+        publish: bool,
     },
     /// Build the container image as an OCI layout, without a daemon: a static program for each architecture, and nothing else.
     ///
     /// Zig compiles what is not Rust; it comes from the Python package registry. Each program is checked for its architecture, and run as far as its version (those of
     /// other architectures under QEMU). The same source gives the same digest in each folder. The image is in target/image: `layout` for skopeo and the like,
     /// `nodefence.tar` for `ctr images import`.
+    #[command(
+        after_help = "Examples:\n  cargo xtask image --arch amd64\n  cargo xtask image --check   # before a release"
+    )]
     Image {
         /// The architectures; all without this.
         #[arg(long = "arch", value_enum, num_args = 1.., value_name = "ARCH")]
@@ -117,6 +149,9 @@ enum Verb {
         /// The image's tag.
         #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
         tag: String,
+        /// Build all once more from a copy of the sources in another folder with an empty target folder; fail if the digests differ.
+        #[arg(long)]
+        check: bool,
         /// How to print the result.
         #[arg(short, long, default_value = "table")]
         output: Output,
@@ -125,9 +160,10 @@ enum Verb {
     ///
     /// Ends with 1 where a goal is missed, and with 3 where something could not be measured.
     #[command(after_help = "Examples:\n  cargo xtask bench datapath\n  cargo xtask bench ipvs --quick\n  \
-        cargo xtask bench scale --only rest,change\n  cargo xtask bench scale --help\n  cargo xtask bench --publish")]
+        cargo xtask bench scale --only rest,change\n  cargo xtask bench scale --help\n  \
+        cargo xtask bench kubernetes --quick\n  cargo xtask bench --publish")]
     Bench {
-        /// Run all of them, about an hour, and write docs/benchmarks.md; with --quick after it a trial, whose page stays in target/bench/publish/.
+        /// Run all of them, about an hour and a half, and write docs/benchmarks.md; with --quick after it a trial, whose page stays in target/bench/publish/.
         #[arg(long)]
         publish: bool,
         /// Which benchmark (without one: datapath), and its options; `-- --help` lists benchmarks, `datapath --help` the options of one.
@@ -147,7 +183,10 @@ impl Cli {
         match self.verb {
             Verb::Setup { build } => setup::verb(&workspace, build)?,
             Verb::BuildEbpf { output } => build_ebpf::verb(&workspace, output)?,
-            Verb::Assets { output } => assets::verb(&workspace, output)?,
+            Verb::Assets { cluster, output } => {
+                let set = if cluster { assets::Set::Cluster } else { assets::Set::Tests };
+                assets::verb(&workspace, set, output)?;
+            }
             Verb::Test { quick, all, filter } => {
                 let scope = match (quick, all) {
                     (true, _) => Scope::Quick,
@@ -161,8 +200,12 @@ impl Cli {
                 let options = vm::Options { kernels, keep, threads, long };
                 return vm::verb(&workspace, &options, test.as_deref());
             }
-            Verb::Image { machines, tag, output } => {
-                image::verb(&workspace, &image::Options { machines, tag }, output)?;
+            Verb::Image { machines, tag, check, output } => {
+                image::verb(&workspace, &image::Options { machines, tag, check }, output)?;
+            }
+            Verb::ClusterTest { proxy, until, keep, image, publish } => {
+                let options = cluster::Options { proxy, until, keep, image, publish };
+                return cluster::verb(&workspace, &options);
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),
             Verb::Bench { publish, args } => {

@@ -7,6 +7,7 @@ mod assets;
 mod build_ebpf;
 mod cache;
 mod cli;
+mod cluster;
 mod image;
 mod output;
 mod process;

@@ -5,6 +5,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::assets;
 use crate::process;
 use crate::say::say;
 use crate::setup;
@@ -23,6 +24,8 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
 
 /// The benchmarks' program.
 const BENCH: &str = "nodefence-bench";
+/// The benchmark beside real parts of Kubernetes.
+const KUBERNETES: &str = "kubernetes";
 /// The exit code if everything was measured and a goal is missed.
 const MISSED: u8 = 1;
 /// The exit code if something could not be measured.
@@ -33,6 +36,9 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<ExitCode> 
     build_bench(workspace)?;
     let usual = ["datapath".to_owned()];
     let args = if args.is_empty() { &usual } else { args };
+    if has_kubernetes(args) {
+        assets::ensure(workspace, assets::Set::Tests)?;
+    }
     if !has_tables(args) {
         return Ok(ExitCode::from(run_as_root(workspace, BENCH, args)?));
     }
@@ -57,7 +63,8 @@ pub(crate) fn publish(workspace: &Workspace, args: &[String]) -> Result<ExitCode
     // Results of an earlier run must not count as results of this run. The files belong to root.
     process::run(process::root_command("rm").args(["-rf", "--"]).arg(&from))?;
     let tables = tables(workspace, is_quick)?;
-    for name in ["datapath", "ipvs", "scale"] {
+    assets::ensure(workspace, assets::Set::Tests)?;
+    for name in ["datapath", "ipvs", "scale", KUBERNETES] {
         say!("measuring: {name}");
         let mut call = vec![name.to_owned(), "--out".to_owned(), from.join(name).display().to_string()];
         call.extend_from_slice(args);
@@ -115,6 +122,12 @@ fn has_tables(args: &[String]) -> bool {
         && !is(&["-h", "--help", "rescue", "--only=rescue", "flood", "--only=flood"])
 }
 
+/// Whether a call of the benchmarks needs the programs of Kubernetes.
+fn has_kubernetes(args: &[String]) -> bool {
+    let is_help = |arg: &String| matches!(arg.as_str(), "-h" | "--help");
+    args.first().is_some_and(|verb| verb == KUBERNETES) && !args.iter().any(is_help)
+}
+
 fn build(workspace: &Workspace, what: &[&str]) -> Result<()> {
     say!("building (release; some minutes the first time)");
     process::run(workspace.cargo().args(["build", "--release"]).args(what))
@@ -138,11 +151,22 @@ fn code(name: &str, status: ExitStatus) -> Result<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_tables;
+    use super::{has_kubernetes, has_tables};
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn only_one_benchmark_needs_programs_of_kubernetes() {
+        let has = |line: &str| has_kubernetes(&words(line));
+        assert!(has("kubernetes") && has("kubernetes --quick"));
+        assert!(!has("kubernetes --help") && !has("scale") && !has(""));
+    }
 
     #[test]
     fn only_what_is_asked_for_boots_a_vm() {
-        let has = |line: &str| has_tables(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let has = |line: &str| has_tables(&words(line));
         for line in ["ipvs", "ipvs --quick", "ipvs --only tables", "ipvs --only=tables --quick"] {
             assert!(has(line), "{line}");
         }

@@ -13,6 +13,7 @@ mod netlink;
 mod nfnetlink;
 mod nftables;
 pub mod offload;
+pub mod process;
 pub mod proxy;
 pub mod routes;
 pub mod sched;

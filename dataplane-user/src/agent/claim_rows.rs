@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn object_claim(name: &str, forced: bool) -> ClaimSource {
-        ClaimSource::Object { name: name.into(), cause: ClaimCause::External, forced }
+        ClaimSource::Object { name: name.into(), cause: ClaimCause::External, forced, uid: None }
     }
 
     #[test]

@@ -285,6 +285,7 @@ mod tests {
         // A backend that the cut reaches only now differs from one that it reached before, or reaches no more.
         let node = Node {
             name: "b".into(),
+            uid: None,
             addresses: vec![[10, 0, 0, 9].into()],
             zone: None,
             pool: None,

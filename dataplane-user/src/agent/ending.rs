@@ -13,11 +13,16 @@ pub(super) const WIND_UP: Duration = Duration::from_secs(1);
 /// The advice where another agent runs.
 pub(super) const ADVICE: &str = "end it, or start this one with --take-over";
 
+/// Why an agent ends whose place another one takes.
+pub(super) const TAKEN_OVER: &str = "another agent takes over";
+
 /// What follows the agent's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Nothing: the process ends.
     Over,
+    /// The same: another agent took over. An agent of a pod stands by until it is told to end.
+    HandedOver,
     /// The same program is to run in this process anew: the agent was turned on, or off before it ran.
     Anew,
 }

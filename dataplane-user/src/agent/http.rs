@@ -1,50 +1,69 @@
 //! The task `http`: serves the agent's state over TCP, read only. Its data are those of `status` and `counters`.
 
-use std::sync::Arc;
+use std::{future::pending, net::SocketAddr, path::Path, sync::Arc};
 
 use tokio::sync::watch;
 
-use super::{audit, beat::hangs, rows, rows::Shown, serve::Requests, threads::Crew};
+use super::{beat::hangs, newcomer::Newcomers, rows, serve::Requests, threads::Crew};
 use crate::{
     flags::monotonic_ns,
-    http::{self, Measured, Snapshot},
+    http::{self, Facts, Measured, Snapshot},
+    report::Health,
 };
 
-/// The agent's state, as it is served.
-struct Facts {
-    shown: Arc<Shown>,
-    audit: audit::Inbox,
-    crew: Crew,
-}
-
-/// Starts the task, if the agent is to have a port. Returns the switch that closes and opens the port; without the switch it stays open.
-pub(super) fn start(requests: &Requests, crew: &Crew) -> watch::Sender<bool> {
+/// Starts the task. The port is closed while the agent of another pod waits to take over from the one of this run folder.
+pub(super) fn start(address: SocketAddr, facts: impl Facts, run_dir: &Path, crew: &Crew) {
     let (open, is_open) = watch::channel(true);
-    if let Some(address) = requests.shown.sight.settings.http {
-        let facts =
-            Facts { shown: Arc::clone(&requests.shown), audit: requests.audit.clone(), crew: crew.clone() };
-        let talks = crew.clone();
-        let stop = crew.stop();
-        crew.task("http", async move {
-            let begin = |talk| talks.errand("http", talk);
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = http::serve(address, Arc::new(facts), is_open, begin) => {}
-            }
-            Ok(())
-        });
+    let newcomers = Newcomers::of(run_dir);
+    if let Err(error) = &newcomers {
+        tracing::warn!(event = "newcomers-unseen", %error, "nobody sees whether another agent waits to take over; the HTTP port stays open meanwhile");
     }
-    open
+    let following = async move {
+        match newcomers {
+            Ok(newcomers) => newcomers.follow(open).await,
+            Err(_) => pending().await,
+        }
+    };
+    let talks = crew.clone();
+    let stop = crew.stop();
+    crew.task("http", async move {
+        let begin = |talk| talks.errand("http", talk);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = following => {}
+            () = http::serve(address, Arc::new(facts), is_open, begin) => {}
+        }
+        Ok(())
+    });
 }
 
-impl http::Facts for Facts {
-    /// The rule of the watchdog (`notify`).
-    fn hangs(&self) -> Option<String> {
-        let hangs = hangs(monotonic_ns(), self.shown.beat.lives());
-        hangs.then(|| "the thread `verdicts` stands still, and verdicts have lapsed".to_owned())
+/// Why the agent hangs, by its last sign of life: the rule of the watchdog (`notify`).
+pub(super) fn silent_since(lives: u64) -> Option<String> {
+    let hangs = hangs(monotonic_ns(), lives);
+    hangs.then(|| "the agent stands still, and verdicts have lapsed".to_owned())
+}
+
+impl Requests {
+    /// Why the agent hangs. `None` if it works.
+    pub(super) fn hangs(&self) -> Option<String> {
+        silent_since(self.shown.beat.lives())
     }
 
-    async fn read(&self) -> Result<Snapshot, String> {
+    /// Why the agent is not ready. `None` if it is ready.
+    pub(super) async fn not_ready(&self) -> Option<String> {
+        if let Some(why) = self.hangs() {
+            return Some(why);
+        }
+        let shown = Arc::clone(&self.shown);
+        let looked = self.crew.blocking("api", move || {
+            let status = rows::status(&shown);
+            http::not_ready(&status, &Health::of(&status), shown.beat.tables() != 0)
+        });
+        looked.await.unwrap_or_else(|fallen| Some(fallen.to_string()))
+    }
+
+    /// The answers over HTTP.
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, String> {
         let shown = Arc::clone(&self.shown);
         let audit_faults = self.audit.faults();
         let read = self.crew.blocking("http", move || {

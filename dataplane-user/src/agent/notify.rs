@@ -26,6 +26,16 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long the agent's end waits until the service manager is told of it.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
+/// Whether a service manager listens.
+fn listens() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty())
+}
+
+/// The limit of the service manager's watchdog. `None` where it has none: then the agent's own one runs ([`super::watchdog`]).
+pub(super) fn watchdog() -> Option<Duration> {
+    sd_notify::watchdog_enabled().filter(|limit| listens() && !limit.is_zero())
+}
+
 /// The thread `notify`.
 pub(super) struct Notifier {
     /// Dropped once the agent ends.
@@ -58,7 +68,7 @@ impl Notifier {
     }
 
     fn begin(status: Status, beat: Arc<Beat>, crew: &Crew) -> io::Result<Option<Self>> {
-        if std::env::var_os("NOTIFY_SOCKET").is_none_or(|socket| socket.is_empty()) {
+        if !listens() {
             return Ok(None);
         }
         let (goes_on, ends) = sync_channel(1);
@@ -96,7 +106,7 @@ struct Teller {
 
 impl Teller {
     fn follow(&mut self, ends: &Receiver<()>) {
-        let mut watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()).map(Watchdog::new);
+        let mut watchdog = watchdog().map(Watchdog::new);
         let look = watchdog.as_ref().map_or(LOOK, |watchdog| watchdog.look().min(LOOK));
         self.tell(&[NotifyState::Ready]);
         loop {

@@ -2,6 +2,7 @@
 //! has the lock and serves the socket. It ends the off state by starting anew, as another process would.
 
 mod answers;
+mod by_settings;
 mod house;
 mod starting;
 mod switch;
@@ -18,7 +19,7 @@ use tokio::{
 
 use super::{
     beat::Beat,
-    ending::{ADVICE, Ended, WIND_UP, lost},
+    ending::{ADVICE, Ended, TAKEN_OVER, WIND_UP, lost},
     lock::Lock,
     notify::Notifier,
     signals::Signals,
@@ -30,8 +31,9 @@ use crate::{
     report::{ErrorKind, Failure, OffKind, OffReport, OffRow, OnReport},
 };
 use answers::{OffRequests, flags};
+pub(super) use by_settings::{follow, kept};
 pub(super) use house::{House, Stand};
-pub(super) use starting::{Ends, TURNED_OFF};
+pub(super) use starting::{Ends, OFF_BY_SETTINGS, TURNED_OFF};
 use switch::{News, Turn};
 pub(super) use switch::{Switch, Turns, Why};
 use undo::{Undone, undo};
@@ -63,17 +65,19 @@ impl OffAgent {
     pub(super) fn begin(mut house: House, turns: Turns, switch: Switch, row: OffRow) -> Self {
         let (row, now) = watch::channel(row);
         let (undoes, undone) = watch::channel(Undone::default());
+        let beat = Arc::new(Beat::new(monotonic_ns()));
         let requests = OffRequests {
             row: now,
             undone: undone.clone(),
             settings: Arc::clone(&house.settings),
+            by_settings: turns.settings(),
             crew: house.crew.clone(),
             switch,
+            beat: Arc::clone(&beat),
             started: Timestamp::now(),
             handed_over: house.handed_over.clone(),
         };
         house.serve(Stand::Off(Arc::new(requests)));
-        let beat = Arc::new(Beat::new(monotonic_ns()));
         let lives = Arc::clone(&beat);
         let stop = house.crew.stop();
         house.crew.task("off", async move {
@@ -150,7 +154,7 @@ impl OffAgent {
             tokio::select! {
                 biased;
                 why = signals.come() => break Ok((Ended::Over, why)),
-                () = handed_over.cancelled() => break Ok((Ended::Over, "another agent takes over")),
+                () = handed_over.cancelled() => break Ok((Ended::HandedOver, TAKEN_OVER)),
                 () = lost(server, lock, &settings.run_dir) => break Err(self.write_down().await),
                 fallen = crew.falls() => break Err(fallen.into()),
                 news = self.turns.news() => match news {
@@ -192,9 +196,9 @@ impl OffAgent {
                 tracing::info!(event = "starts-anew", why, "the agent starts anew, as the same process");
                 Ok(Ended::Anew)
             }
-            Ok((Ended::Over, why)) => {
+            Ok((ended, why)) => {
                 tracing::info!(event = "ended-off", why, "the agent ends; it was off");
-                Ok(Ended::Over)
+                Ok(ended)
             }
             Err(error) => {
                 tracing::error!(event = "ended-by-error", %error, "the agent ends; it was off");
@@ -225,7 +229,8 @@ impl OffAgent {
     async fn on(&mut self, by: String, answer: oneshot::Sender<Result<OnReport, Failure>>) -> bool {
         let was = self.row.borrow().clone();
         let file = OffFile::new(&self.house.settings.run_dir);
-        if was.kind == OffKind::Settings {
+        // Where the settings turn it off no more, it need not wait for its moment.
+        if was.kind == OffKind::Settings && self.turns.by_settings() {
             let message = format!("the agent is {}; {}", was.text(), was.end());
             let _gone = answer.send(Err(Failure::new(ErrorKind::Refused, message)));
             return false;
@@ -245,7 +250,7 @@ impl OffAgent {
             }
         };
         turned_on(&by);
-        let still = self.turns.by_settings().then(|| OffRow::of_settings(Timestamp::now()));
+        let still = self.turns.by_settings().then(|| by_settings::row(&self.house.settings.run_dir));
         let report = OnReport {
             was: Some(was),
             still: still.clone(),
@@ -316,7 +321,7 @@ pub(super) fn standing(run_dir: &Path, turns: &Turns) -> Option<OffRow> {
     if let Some(problem) = file.as_ref().and_then(|off| off.problem.as_ref()) {
         tracing::warn!(event = "off-file-damaged", problem, "the agent is off, and nobody knows by whom");
     }
-    let by_settings = || turns.by_settings().then(|| OffRow::of_settings(Timestamp::now()));
+    let by_settings = || turns.by_settings().then(|| by_settings::row(run_dir));
     file.map(OffRow::of_file).or_else(by_settings)
 }
 

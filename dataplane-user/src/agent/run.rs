@@ -8,18 +8,20 @@ use tokio::sync::watch;
 
 use super::{
     actors::{self, Others, Theirs},
-    ending::{ADVICE, Ended, WIND_UP, is_lost, lost},
+    ending::{ADVICE, Ended, TAKEN_OVER, WIND_UP, is_lost, lost},
     inbox::Inbox,
     lock::{Lock, LockError},
     mode,
+    newcomer::Announcement,
     notify::Notifier,
-    off::{self, Ends, House, OffAgent, Stand, Switch, TURNED_OFF, Turns, Why},
+    off::{self, Ends, House, OFF_BY_SETTINGS, OffAgent, Stand, Switch, TURNED_OFF, Turns, Why},
     phase::Phase,
-    preflight,
+    pods, preflight,
     settings::Settings,
     signals::Signals,
     source::{Followed, Source},
     stages::Stages,
+    stand_by::stand_by,
     start::{Inherited, Known, Opened, open, take_over},
     tables::TablesRow,
     threads::{Crew, Fallen},
@@ -41,28 +43,39 @@ const BRIEFLY: Duration = Duration::from_millis(500);
 const ORDERS: Duration = Duration::from_secs(1);
 
 /// Runs the agent until a signal, until another agent takes over, or until a source of objects ends. The dataplane stays in the kernel. While
-/// the agent is off, nothing of it is in the kernel. `off`: whether the settings in the API server turn the agent off; the sender must outlive
-/// the source of nodes, which ends while the agent is off.
+/// the agent is off, nothing of it is in the kernel.
 ///
 /// # Errors
 /// Whatever keeps the agent from starting or going on, with the file, field or flag it is about.
-pub async fn run(settings: Settings, source: Source, off: watch::Receiver<bool>) -> anyhow::Result<Ended> {
+pub async fn run(settings: Settings, source: Source) -> anyhow::Result<Ended> {
+    // It goes on while the agent is off.
+    let crew = Crew::default();
+    let ended = live(settings, source, &crew).await;
+    crew.end();
+    ended
+}
+
+async fn live(settings: Settings, source: Source, house: &Crew) -> anyhow::Result<Ended> {
     let mut stages = Stages::begin();
     // The agent's files and its socket are closed to other users from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
+    if let Some(pod) = pods::taken_from(&settings) {
+        return Ok(stand_by(pod, &mut signals).await);
+    }
+    let pod = settings.pod_uid.clone();
     let mut ends = Ends::new(&mut signals, OffFile::new(&settings.run_dir));
-    let (switch, turns) = Turns::new(off);
-    let started = start(settings, source, &mut ends, (switch, turns), &mut stages).await?;
+    let started = start(settings, source, &mut ends, house, &mut stages).await?;
     stages.over();
-    match started {
-        Started::Runs(agent) => agent.run(&mut signals).await,
+    let ended = match started {
+        Started::Runs(agent) => agent.run(&mut signals).await?,
         Started::Off { lock, settings, row, turns, switch } => {
             let server = Server::bind(settings.socket.clone())?;
-            let mut agent = OffAgent::begin(House::new(settings, lock, server), turns, switch, row);
+            let mut agent =
+                OffAgent::begin(House::new(house.clone(), settings, lock, server), turns, switch, row);
             agent.undo(Owner::Other).await;
             agent.notify()?;
-            agent.run(&mut signals).await
+            agent.run(&mut signals).await?
         }
         Started::Not(why) => {
             tracing::info!(
@@ -70,10 +83,14 @@ pub async fn run(settings: Settings, source: Source, off: watch::Receiver<bool>)
                 why,
                 "the agent was told to end before it ran; verdicts that it renewed lapse in 3 s"
             );
-            // The next start finds the file.
-            Ok(if why == TURNED_OFF { Ended::Anew } else { Ended::Over })
+            // The next start finds the file, or the settings.
+            if [TURNED_OFF, OFF_BY_SETTINGS].contains(&why) { Ended::Anew } else { Ended::Over }
         }
-    }
+    };
+    Ok(match (ended, pod) {
+        (Ended::HandedOver, Some(pod)) => stand_by(&pod, &mut signals).await,
+        (ended, _) => ended,
+    })
 }
 
 /// The outcome of a start.
@@ -103,7 +120,7 @@ async fn start(
     settings: Settings,
     source: Source,
     ends: &mut Ends<'_>,
-    (switch, turns): (Switch, Turns),
+    house: &Crew,
     stages: &mut Stages,
 ) -> anyhow::Result<Started> {
     let crew = Crew::default();
@@ -117,11 +134,33 @@ async fn start(
         }
         taken => taken,
     };
+    let has_lock = watch::Sender::new(false);
     let held = match taken {
         Err(LockError::Busy { .. }) if settings.take_over => None,
-        taken => Some(taken?),
+        taken => Some(holds(taken?, &settings, &crew, &has_lock)),
     };
+    let announced = if held.is_none() { Announcement::of(&settings) } else { None };
+    // A running agent goes on renewing its verdicts until this one is ready. Without a running agent, this one renews from now on what an
+    // earlier one left: the settings may take longer than that lasts. Where the last word was `off`, nothing is renewed before they say otherwise.
+    let bridges_now = held.is_some() && !was_off(&settings);
+    let bridged = bridges_now.then(|| bridge(&settings, &crew, stages));
+    stages.enter("settings");
+    let spread = source.spread();
+    let (source, off) = tokio::select! {
+        biased;
+        fallen = crew.falls() => return Err(fallen.into()),
+        begun = source.begin(&settings.run_dir, house, has_lock.subscribe()) => begun,
+        why = ends.signal() => return Ok(Started::Not(why)),
+    };
+    let (switch, turns) = Turns::new(off.clone(), spread);
     if let Some(row) = off::standing(&settings.run_dir, &turns) {
+        // What failed is no reason not to be off.
+        if let Some(Ok(Inherited { verdicts, store })) = bridged {
+            // Nothing is renewed any more once this returns.
+            drop(verdicts);
+            store.end(WIND_UP);
+        }
+        source.say_unfollowed();
         let lock = match held {
             Some(lock) => lock,
             None => {
@@ -129,24 +168,21 @@ async fn start(
                 let taking = crew.blocking("lock", move || take_over(&with));
                 tokio::select! {
                     biased;
-                    taken = taking => taken??,
+                    taken = taking => holds(taken??, &settings, &crew, &has_lock),
                     why = ends.signal() => return Ok(Started::Not(why)),
                 }
             }
         };
         return Ok(Started::Off { lock, settings: Arc::new(settings), row, turns, switch });
     }
-    // A running agent goes on renewing its verdicts until this one is ready. Without a running agent, this one renews from now on what an
-    // earlier one left.
-    let bridge = match &held {
-        Some(_) => {
-            stages.enter("bridge");
-            Some(Inherited::take(&settings, &crew)?)
-        }
-        None => None,
+    ends.follow(off);
+    let bridged = match (bridged, &held) {
+        (None, Some(_)) => Some(bridge(&settings, &crew, stages)),
+        (bridged, _) => bridged,
     };
+    let bridged = bridged.transpose()?;
     stages.enter("view");
-    let bridging = bridge.as_ref().map(|inherited| &inherited.verdicts.inbox);
+    let bridging = bridged.as_ref().map(|inherited| &inherited.verdicts.inbox);
     let source = tokio::select! {
         biased;
         fallen = crew.falls() => return Err(fallen.into()),
@@ -154,7 +190,7 @@ async fn start(
         why = ends.come() => return Ok(Started::Not(why)),
     };
     let seen = Seen::look(source, &settings, &crew).await?;
-    if let Some(inherited) = &bridge {
+    if let Some(inherited) = &bridged {
         inherited.know_flags(&seen.known.view);
     }
     if let Some(why) = ends.came().await {
@@ -168,24 +204,24 @@ async fn start(
             let taking = crew.blocking("lock", move || take_over(&with));
             tokio::select! {
                 biased;
-                taken = taking => taken??,
+                taken = taking => holds(taken??, &settings, &crew, &has_lock),
                 fallen = crew.falls() => return Err(fallen.into()),
                 // The other agent may have been asked to hand over already: it learns that nobody waits any more.
                 why = ends.come() => return Ok(Started::Not(why)),
             }
         }
     };
+    drop(announced);
     // The other agent may have been turned off meanwhile.
     if OffFile::new(&settings.run_dir).is_there() {
         return Ok(Started::Not(TURNED_OFF));
     }
     let server = Server::bind(settings.socket.clone())?;
-    let mut house = House::new(Arc::new(settings.clone()), lock, server);
-    let inherited = match bridge {
+    let mut house = House::new(house.clone(), Arc::new(settings.clone()), lock, server);
+    let inherited = match bridged {
         Some(inherited) => inherited,
         None => {
-            stages.enter("bridge");
-            let inherited = Inherited::take(&settings, &crew)?;
+            let inherited = bridge(&settings, &crew, stages)?;
             inherited.know_flags(&seen.known.view);
             inherited
         }
@@ -196,6 +232,10 @@ async fn start(
     if let Some(orders) = &mut orders {
         // Whoever sees that the agent runs may count on flags and settings of the API server. The start does not depend on them.
         let _late = tokio::time::timeout(ORDERS, orders.wait_for(|row| row.is_known)).await.is_err();
+    }
+    // Nothing is attached before.
+    if let Some(why) = ends.came().await {
+        return Ok(Started::Not(why));
     }
     let Opened { shared, tables, devices, switches, events, rescues, cut_log } =
         open(settings, known, &inherited, &crew)?;
@@ -238,12 +278,29 @@ async fn start(
     let builds = Arc::clone(&shared.builds);
     let handed_over = house.handed_over.clone();
     let requests = actors::requests(shared, rows, audit, started, switch.clone(), handed_over);
-    // Only the port's first state matters so far: nobody closes it before the agent ends.
-    drop(super::http::start(&requests, &crew));
     house.serve(Stand::Runs(Arc::new(requests)));
     let notifier = Notifier::start(sight, Arc::clone(&verdicts.beat), &crew)?;
     let phase = Phase { crew, verdicts, store, builds, draining, rescuing, notifier };
     Ok(Started::Runs(Box::new(Agent { phase, house, turns, switch })))
+}
+
+/// Notes that this agent has the lock.
+fn holds(lock: Lock, settings: &Settings, crew: &Crew, has_lock: &watch::Sender<bool>) -> Lock {
+    pods::note(settings, crew);
+    has_lock.send_replace(true);
+    lock
+}
+
+/// Whether the last agent was off, or was told to be, as far as files say so.
+fn was_off(settings: &Settings) -> bool {
+    let run_dir = &settings.run_dir;
+    [OffFile::new(run_dir), OffFile::of_settings(run_dir)].iter().any(OffFile::is_there)
+}
+
+/// Renews from now on what an earlier agent left.
+fn bridge(settings: &Settings, crew: &Crew, stages: &mut Stages) -> anyhow::Result<Inherited> {
+    stages.enter("bridge");
+    Inherited::take(settings, crew)
 }
 
 /// The facts that are found out before anything is opened, and the parts that go on to follow them.
@@ -296,7 +353,7 @@ impl Agent {
             // The order matters: a thread that ends once the agent was told to end is no fault.
             biased;
             why = signals.come() => Ok(Next::End(why)),
-            () = house.handed_over.cancelled() => Ok(Next::End("another agent takes over")),
+            () = house.handed_over.cancelled() => Ok(Next::End(TAKEN_OVER)),
             () = lost(&house.server, &house.lock, run_dir) => Err(write_down(&settings, &inbox, &mut house.lock).await),
             fallen = fallen(&phase.crew, &house.crew) => match is_lost(&house.server, &house.lock, run_dir) {
                 // A thread or task noticed first that files are gone.
@@ -339,7 +396,7 @@ impl Agent {
                 );
             }
         }
-        ended.map(|_| Ended::Over)
+        ended.map(|why| if why == TAKEN_OVER { Ended::HandedOver } else { Ended::Over })
     }
 }
 

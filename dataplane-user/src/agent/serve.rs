@@ -20,6 +20,7 @@ use super::{
     looks::Looks,
     notes::{Note, left_meanwhile},
     off::Switch,
+    readiness,
     records::{flagged, unflagged},
     refusals::{failure, save_warning},
     rows::{self, Shown},
@@ -232,6 +233,10 @@ impl Handler for Requests {
                 .into(),
             Request::Counters => self.blocking(rows::counters).await.and_then(|rows| rows).into(),
             Request::Status => self.blocking(rows::status).await.into(),
+            Request::Ready { pod_uid } => {
+                let own = self.shown.sight.settings.pod_uid.as_deref();
+                readiness::answer(own, pod_uid.as_deref(), self.not_ready().await).into()
+            }
             Request::Audit => answered(self.audit.report()).await.into(),
             Request::Repair { kinds, dry_run } => {
                 let kinds = kinds.into_iter().collect();

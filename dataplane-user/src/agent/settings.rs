@@ -88,6 +88,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Where the state is served over TCP. `None`: nowhere.
     pub http: Option<SocketAddr>,
+    /// The pod that the agent runs in. `None`: in no pod.
+    pub pod_uid: Option<String>,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
     /// The log's filter, and how many lines were lost.

@@ -4,19 +4,29 @@ mod file;
 mod objects;
 mod sink;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 pub(super) use sink::SourceSink;
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    builder::Builds, inbox::Inbox, settings::Settings, threads::Crew, told::SourceRow, view_store::ViewStore,
+    builder::Builds, inbox::Inbox, off, settings::Settings, threads::Crew, told::SourceRow,
+    view_store::ViewStore,
 };
 use crate::{
+    causes::causes,
     cluster::{ClusterView, NodeName},
     enforce::Now,
-    source::{Kubernetes, Objects, OrdersEnd, OrdersRow, Tell},
+    source::{Kubernetes, Objects, OrdersEnd, OrdersRow, SettingsEnd, Tell},
 };
+
+/// Over how long agents that the settings turn on at the same time spread their starts. Each lists all objects of the API server, and thousands at once would
+/// be more than it answers.
+const SPREAD: Duration = Duration::from_secs(30);
 
 /// The source that says which nodes, backends and Services exist.
 #[derive(Debug)]
@@ -27,6 +37,15 @@ pub enum Source {
     Objects(Objects),
     /// The objects of a Kubernetes API server.
     Kubernetes(Kubernetes),
+}
+
+/// A source whose settings are followed, where it has any.
+pub(super) enum Begun {
+    File(PathBuf),
+    Objects(Objects),
+    Kubernetes(Kubernetes, SettingsEnd),
+    /// It cannot be read how the API server is reached.
+    Unreachable(anyhow::Error),
 }
 
 /// A source whose first view is known.
@@ -65,6 +84,47 @@ enum Kind {
 }
 
 impl Source {
+    /// Over how long agents spread their starts that the settings turn on at the same time.
+    pub(super) fn spread(&self) -> Duration {
+        match self {
+            Self::File(_) | Self::Objects(_) => Duration::ZERO,
+            Self::Kubernetes(kubernetes) => kubernetes.pace.of(SPREAD),
+        }
+    }
+
+    /// Begins to follow the settings. Returns whether they turn the agent off. `crew`: goes on while the agent is off. `held`: whether this process has the
+    /// lock of the run folder.
+    pub(super) async fn begin(
+        self,
+        run_dir: &Path,
+        crew: &Crew,
+        held: watch::Receiver<bool>,
+    ) -> (Begun, watch::Receiver<bool>) {
+        let nobody = || watch::channel(false).1;
+        match self {
+            Self::File(path) => (Begun::File(path), nobody()),
+            Self::Objects(objects) => (Begun::Objects(objects), nobody()),
+            Self::Kubernetes(kubernetes) => match off::follow(&kubernetes, run_dir, crew, held.clone()).await
+            {
+                Ok((off, end)) => (Begun::Kubernetes(kubernetes, end), off),
+                Err(error) => (Begun::Unreachable(error), off::kept(kubernetes, run_dir, crew, held)),
+            },
+        }
+    }
+}
+
+impl Begun {
+    /// Logs why the settings are not followed, if they are not. An agent that is off stays so, and does not end because of that.
+    pub(super) fn say_unfollowed(&self) {
+        if let Self::Unreachable(error) = self {
+            tracing::warn!(
+                event = "settings-unfollowed",
+                error = causes(error),
+                "the agent is off, and does not learn yet what the settings in the API server say; it tries again"
+            );
+        }
+    }
+
     /// Waits for all that the source lists at first. `bridging`: who renews verdicts of an earlier agent meanwhile. Flags that are taken back must end
     /// these, however long the first view takes.
     ///
@@ -82,8 +142,13 @@ impl Source {
             Self::Objects(objects) => {
                 Kind::Objects(objects::Followed::first(objects, None, settings, crew).await?)
             }
-            Self::Kubernetes(kubernetes) => {
-                let (objects, ends, watches) = kubernetes.watch().await?;
+            Self::Unreachable(error) => return Err(error),
+            Self::Kubernetes(kubernetes, settings_end) => {
+                let here = Handle::current();
+                // kube waits for programs and files that have credentials on the calling thread.
+                let opening =
+                    crew.blocking("kubernetes", move || here.block_on(kubernetes.watch(settings_end)));
+                let (objects, ends, watches) = opening.await??;
                 let waits = Orders::Waits(ends);
                 orders = Some(match bridging {
                     Some(verdicts) => Orders::Told(waits.begin(verdicts)),

@@ -1,7 +1,8 @@
 //! The stages in which an agent starts. A start that fails says in which one. Each stage needs what those before it did:
 //! - `checks`: what can be checked before anything is touched.
 //! - `lock`: the lock of the run folder is taken.
-//! - `bridge`: what an earlier agent left is renewed from now on.
+//! - `bridge`: what an earlier agent left is renewed from now on. Where the last agent was off, this comes after `settings`.
+//! - `settings`: whether the settings in the API server turn the agent off, as far as they come within a second.
 //! - `view`: which nodes exist, which of them this is, what this kernel does and how kube-proxy forwards.
 //! - `dataplane`: programs and maps; verdicts and tables as the view wants them.
 //! - `routes`: devices are attached to.

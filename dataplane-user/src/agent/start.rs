@@ -13,6 +13,7 @@ use super::{
     inbox, lines,
     lock::{Lock, LockError},
     outlets::{Bells, Outlets},
+    pods,
     reader::Reader,
     records,
     settings::Settings,
@@ -62,7 +63,8 @@ impl Inherited {
         let work = Arc::new(Slot::default());
         let lines = lines::start(crew)?;
         let store = Arc::clone(&work);
-        let verdicts = Verdicts::start(Beginning { enforcer, writer, store, lines, crew: crew.clone() })?;
+        let verdicts =
+            Verdicts::start(Beginning { enforcer, writer, store, lines, crew: crew.clone() })?.watched()?;
         let inbox = Arc::clone(&verdicts.inbox);
         let store = Store::start(&settings.run_dir, &work, inbox, adopted.problem, crew)?;
         Ok(Self { verdicts, store })
@@ -86,6 +88,12 @@ fn pinned(settings: &Settings) -> (Box<dyn Writer>, Vec<(u32, NodeEntry)>) {
 /// Has the agent that runs end, and takes its lock.
 pub(super) fn take_over(settings: &Settings) -> anyhow::Result<Lock> {
     const STANDS_STILL: &str = "end it by its process id, or let it go on (SIGCONT)";
+    // An agent of another pod may have had the lock since this one began, and may have lost it again.
+    if let Some(pod) = pods::taken_from(settings) {
+        anyhow::bail!(
+            "cannot take over; another agent took over from this pod ({pod}), which never takes over again"
+        );
+    }
     // The other agent may have ended by itself meanwhile.
     match Lock::take(&settings.run_dir, STANDS_STILL) {
         Err(LockError::Busy { .. }) => {}

@@ -16,7 +16,7 @@ use tokio::{runtime::Runtime, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::chain::chain;
-use crate::sched;
+use crate::{allocator::give_back_if_asked, sched};
 
 /// The nice value of threads that do little and that senders wait for.
 const PRECEDENCE: i32 = -20;
@@ -291,6 +291,10 @@ pub fn runtime() -> io::Result<Runtime> {
         .enable_all()
         .thread_name(WORKER)
         .on_thread_start(precedence)
+        // A thread that is about to sleep may do so for long, and has time.
+        .on_thread_park(|| {
+            give_back_if_asked();
+        })
         .build()
 }
 

@@ -23,6 +23,7 @@ use super::{
     slot::Slot,
     store::StoreWork,
     threads::{Crew, Priority},
+    watchdog::Watchdog,
     writer::Writer,
 };
 use crate::{
@@ -51,6 +52,8 @@ pub(super) struct Verdicts {
     pub(super) beat: Arc<Beat>,
     thread: Option<JoinHandle<()>>,
     crew: Crew,
+    /// Ends the process where the thread hangs, also at the agent's end: it goes on until the thread has ended.
+    watchdog: Option<Watchdog>,
 }
 
 impl Verdicts {
@@ -85,7 +88,16 @@ impl Verdicts {
             driver.run();
             Ok(())
         })?;
-        Ok(Self { inbox, beat, thread: Some(thread), crew })
+        Ok(Self { inbox, beat, thread: Some(thread), crew, watchdog: None })
+    }
+
+    /// Has the watchdog end the process where the thread hangs.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for the watchdog's threads.
+    pub(super) fn watched(mut self) -> std::io::Result<Self> {
+        self.watchdog = Watchdog::start(Arc::clone(&self.beat), &self.crew)?;
+        Ok(self)
     }
 }
 
@@ -98,6 +110,7 @@ impl Drop for Verdicts {
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
         }
+        drop(self.watchdog.take());
     }
 }
 

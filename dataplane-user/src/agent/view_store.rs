@@ -19,7 +19,7 @@ use crate::{
     enforce::Now,
     flags::now,
     last_view::{Loaded, ViewFile},
-    source::{Kept, Stored, Teller},
+    source::{Kept, Recaller, Stored},
 };
 
 /// How long the lists of the source are waited for before the view that an earlier agent stored is taken.
@@ -31,14 +31,16 @@ const IDLE: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 struct ViewWork {
     /// The source whose view is to be read, and where it goes.
-    load: Option<(SourceName, Teller)>,
+    load: Option<(SourceName, Recaller)>,
     /// All objects, where they are others than the stored ones, and when the source last confirmed them.
     save: Option<(Option<Kept>, Now)>,
+    /// Nobody gives the thread any more to do.
+    end: bool,
 }
 
 impl ViewWork {
     fn is_something(&self) -> bool {
-        self.load.is_some() || self.save.is_some()
+        self.load.is_some() || self.save.is_some() || self.end
     }
 }
 
@@ -79,12 +81,12 @@ impl ViewStore {
             progress: Arc::clone(&progress),
             sum: None,
         };
-        crew.thread("view-store", Priority::Batch, move || keeper.run())?;
+        crew.hand("view-store", Priority::Batch, move || keeper.run())?;
         Ok(Self { work, progress, every, last: None, revision: None, confirmed: Duration::ZERO })
     }
 
     /// Has the view read that an earlier agent stored. It goes to the source's own end.
-    pub(super) fn load(&self, source: SourceName, to: Teller) {
+    pub(super) fn load(&self, source: SourceName, to: Recaller) {
         self.work.post(|work| work.load = Some((source, to)));
     }
 
@@ -119,6 +121,13 @@ impl ViewStore {
     }
 }
 
+/// An agent that is turned off goes on as a process: the thread ends with its work.
+impl Drop for ViewStore {
+    fn drop(&mut self) {
+        self.work.post(|work| work.end = true);
+    }
+}
+
 struct Keeper {
     file: ViewFile,
     work: Arc<Slot<ViewWork>>,
@@ -128,15 +137,18 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn run(mut self) -> anyhow::Result<()> {
+    fn run(mut self) {
         loop {
-            let ViewWork { load, save } = self.work.take(IDLE, ViewWork::is_something);
+            let ViewWork { load, save, end } = self.work.take(IDLE, ViewWork::is_something);
             if let Some((source, to)) = load {
                 to.recall(self.load(source));
             }
             if let Some((objects, confirmed)) = save {
                 self.save(objects, confirmed);
                 self.progress.is_busy.store(false, Ordering::Release);
+            }
+            if end {
+                return;
             }
         }
     }
@@ -200,9 +212,9 @@ mod tests {
     #[test]
     fn what_is_stored_is_read_and_comes_to_the_sources_end() {
         let dir = tempfile::tempdir().unwrap();
-        let (teller, told) = changes();
+        let (_teller, told) = changes();
         let mut store = ViewStore::start(dir.path(), Duration::ZERO, &Crew::default()).unwrap();
-        store.load(SOURCE, teller.clone());
+        store.load(SOURCE, told.recaller());
         let recalled = || {
             let begun = Instant::now();
             loop {
@@ -217,7 +229,7 @@ mod tests {
         assert!(nothing.starts_with("there is no ") && nothing.ends_with("view.json"), "{nothing}");
         store.store(1, now(), kept);
         idle(&store);
-        store.load(SOURCE, teller);
+        store.load(SOURCE, told.recaller());
         assert_eq!(recalled().unwrap().nodes.len(), 1);
     }
 
@@ -243,6 +255,21 @@ mod tests {
         idle(&store);
         assert!(dir.path().join("view-confirmed.json").exists());
         assert!(store.due(2).is_some_and(|due| due.is_zero()));
+    }
+
+    #[test]
+    fn the_thread_ends_with_whoever_gives_it_work_and_stores_the_last_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = ViewStore::start(dir.path(), Duration::ZERO, &Crew::default()).unwrap();
+        let work = Arc::downgrade(&store.work);
+        store.store(1, now(), kept);
+        drop(store);
+        let begun = Instant::now();
+        while work.strong_count() > 0 {
+            assert!(begun.elapsed() < LIMIT, "the thread goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(dir.path().join("view.json").exists());
     }
 
     /// The thread hangs in a write.

@@ -12,7 +12,7 @@ use clap::{
 const NODE: [&str; 2] = ["NODEFENCE_NODE", "NODE_NAME"];
 
 /// Options of several verbs that mean the same for each.
-const SHARED: [&str; 4] = ["api-server", "kubeconfig", "log-format", "pin-dir"];
+const SHARED: [&str; 5] = ["api-server", "kubeconfig", "log-format", "pin-dir", "pod-uid"];
 
 /// Gives each option that the help shows its variable.
 pub(super) fn with_variables(command: Command) -> Command {
@@ -116,8 +116,8 @@ mod tests {
         }
         assert!(names.len() > 30, "{names:?}");
         names.retain(|_, count| *count > 1);
-        let shared =
-            ["NODEFENCE_API_SERVER", "NODEFENCE_KUBECONFIG", "NODEFENCE_LOG_FORMAT", "NODEFENCE_PIN_DIR"];
-        assert_eq!(names.keys().collect::<Vec<_>>(), shared);
+        let shared = ["API_SERVER", "KUBECONFIG", "LOG_FORMAT", "PIN_DIR", "POD_UID"];
+        let shared = shared.map(|name| format!("NODEFENCE_{name}"));
+        assert_eq!(names.into_keys().collect::<Vec<_>>(), shared);
     }
 }

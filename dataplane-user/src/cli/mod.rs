@@ -17,6 +17,7 @@ mod flag;
 pub(crate) mod golden;
 mod journal;
 mod log;
+mod needs;
 mod nodes;
 mod off;
 mod output;
@@ -55,7 +56,11 @@ pub fn main_with(objects: Option<Objects>) -> std::process::ExitCode {
     }
     let typed: Vec<_> = std::env::args_os().collect();
     let matches = command.try_get_matches_from_mut(&typed);
-    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches)).and_then(Cli::checked);
+    let parsed = matches.and_then(|matches| {
+        needs::check(&matches, &mut command)?;
+        Cli::from_arg_matches(&matches)
+    });
+    let parsed = parsed.and_then(Cli::checked);
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 
 use super::{
     adjust,
@@ -147,7 +148,7 @@ fn turn_on(cli: &Cli) -> anyhow::Result<OnReport> {
                     let path = file.remove()?.then(|| file.path().to_owned());
                     return Ok(OnReport {
                         was,
-                        still: None,
+                        still: by_settings(&cli.run_dir),
                         pid: None,
                         runs: false,
                         file: path,
@@ -161,6 +162,13 @@ fn turn_on(cli: &Cli) -> anyhow::Result<OnReport> {
             },
         }
     }
+}
+
+/// What the settings in the API server said last to an agent of this run folder, if that was to be off. The next agent starts off unless they say
+/// otherwise.
+fn by_settings(run_dir: &Path) -> Option<OffRow> {
+    let off = OffFile::of_settings(run_dir).read()?;
+    Some(OffRow::of_settings(off.since.unwrap_or_else(Timestamp::now)))
 }
 
 pub(super) const STILL_STARTS: &str = "an agent is starting, and does not answer yet";

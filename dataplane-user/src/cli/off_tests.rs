@@ -69,7 +69,7 @@ fn the_status_of_an_agent_that_is_off() {
         }))
     };
     let done = "off since 2026-01-01T00:00:00Z by root: INC-4711; nothing of ours is attached, nothing is cut; `nodefence on` turns it on";
-    let doing = "off by the settings in the API server; what the agent did is being taken back; a change of NodefenceSettings turns it on";
+    let doing = "off by the settings in the API server; what the agent did is being taken back; `kubectl nodefence mode observe` turns all agents on";
     let failed =
         "off by somebody; nothing is cut, but not all could be taken back; `nodefence on` turns it on";
     let samples = [

@@ -8,7 +8,6 @@ use std::{
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
 
 use super::{
     adjust,
@@ -27,7 +26,9 @@ use super::{
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
-    agent::{self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, Settings, Source, own_folder},
+    agent::{
+        self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, PodsFile, Settings, Source, own_folder,
+    },
     controller, dataplane,
     drain::{self, GuardKind},
     enforce::Auto,
@@ -42,7 +43,7 @@ use crate::{
         FlowFilter, FlowList, List, ModeReport, OrOff, PATIENCE_WITH_CHALLENGE, RepairReport, Request,
         Server, Status, StatusReport, UnflagReport,
     },
-    source::{ApiServer, Kubernetes, Objects},
+    source::{ApiServer, Kubernetes, Objects, Pace},
 };
 
 /// Why `detach` may not run beside an agent.
@@ -74,12 +75,13 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
                         server: args.api_server.clone(),
                     },
                     no_headless: args.no_headless,
+                    pace: Pace::faster(args.watch_faster),
                 }),
             };
             let log = Log::begin(args.log_format)?;
             let settings = settings(args, &cli, log.logging());
             return match agent(settings, source) {
-                Ok(Ended::Over) => Ok(Exit::Ok),
+                Ok(Ended::Over | Ended::HandedOver) => Ok(Exit::Ok),
                 Ok(Ended::Anew) => {
                     // The lines that wait are written first.
                     drop(log);
@@ -119,7 +121,10 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             caller.ask(&request, |flows: &FlowList| warn(&flows.notes), tables::flows)?;
         }
         Verb::Counters => caller.list::<CounterRow>(&Request::Counters, tables::counters)?,
-        Verb::Status(StatusArgs { check }) => {
+        Verb::Status(StatusArgs { ready: true, pod_uid, .. }) => {
+            let _pid: u32 = caller.answer(&Request::Ready { pod_uid })?;
+        }
+        Verb::Status(StatusArgs { check, ready: false, .. }) => {
             let report = match caller.answer::<OrOff<Status>>(&Request::Status)? {
                 OrOff::Runs(status) => StatusReport::from(status),
                 OrOff::Off(report) => {
@@ -166,7 +171,9 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             // Nothing of ours is left to be off.
             let off = OffFile::new(&cli.run_dir);
             let off_file = off.remove()?.then(|| off.path().to_owned());
+            OffFile::of_settings(&cli.run_dir).remove()?;
             ViewFile::new(&cli.run_dir).remove()?;
+            PodsFile::new(&cli.run_dir).remove()?;
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
             let ledgers_left = ledger::put_aside(&cli.run_dir);
@@ -229,9 +236,7 @@ pub(super) fn is_there(run_dir: &Path) -> anyhow::Result<()> {
 
 fn agent(settings: Settings, source: Source) -> anyhow::Result<Ended> {
     let runtime = agent::runtime().context(START_THREADS)?;
-    // Nothing reads the settings in the API server yet.
-    let (_says, off) = watch::channel(false);
-    let ended = runtime.block_on(agent::run(settings, source, off));
+    let ended = runtime.block_on(agent::run(settings, source));
     // A slow write in the background must not delay the end.
     runtime.shutdown_background();
     ended
@@ -392,6 +397,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
         run_dir: cli.run_dir.clone(),
         socket: cli.socket(),
         http: args.http,
+        pod_uid: args.pod_uid.clone(),
         take_over: args.take_over,
         log,
     }

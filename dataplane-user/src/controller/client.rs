@@ -11,7 +11,7 @@ use kube::{
 use tokio::time::timeout;
 use tower::{BoxError, util::MapFutureLayer};
 
-use super::clock::ServerClock;
+use super::clock::Answers;
 
 /// How long the API server may take to begin an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -19,7 +19,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const SILENT: Duration = Duration::from_secs(30);
 
 /// A client for single requests. `clock` shows the API server's time, and when it answered last.
-pub(super) fn client(config: &Config, clock: &ServerClock) -> anyhow::Result<Client> {
+pub(super) fn client(config: &Config, clock: &Answers) -> anyhow::Result<Client> {
     let mut config = config.clone();
     config.connect_timeout = Some(PATIENCE);
     config.read_timeout = Some(SILENT);
@@ -36,7 +36,7 @@ pub(super) fn client(config: &Config, clock: &ServerClock) -> anyhow::Result<Cli
 
 fn head(
     answer: Result<Response<Box<DynBody>>, BoxError>,
-    clock: &ServerClock,
+    clock: &Answers,
 ) -> Result<Response<Box<DynBody>>, BoxError> {
     let answer = answer?;
     if answer.status().is_success() {

@@ -6,9 +6,8 @@ use jiff::Timestamp;
 
 use super::wire::Flag;
 use crate::{
-    cluster::NodeName,
     crds::{FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
-    enforce::{ClaimSource, Judge, NewClaim, Now, Share, Standing},
+    enforce::{Judge, Now, Share, Standing},
 };
 
 /// How long a flag stays after its end, so that people can still see it.
@@ -37,7 +36,7 @@ pub(super) fn statuses(
             },
         }
     }
-    let claims = counts.iter().map(|(name, spec)| claim(name, spec)).collect();
+    let claims = counts.iter().map(|(name, spec)| spec.claim(name, spec.until)).collect();
     let standings = judge.judge(claims, now);
     for ((name, spec), standing) in counts.iter().zip(standings) {
         found.insert(name, stands(spec, standing, settings));
@@ -80,20 +79,6 @@ fn alone(
         Some(_) => return None,
     };
     Some((FlagState::NodeUnknown, message))
-}
-
-/// The claim of a flag. Limits hold for it unless it is forced.
-fn claim(name: &str, spec: &NodeFlagSpec) -> (NodeName, NewClaim) {
-    let source = ClaimSource::Object { name: name.into(), cause: spec.cause.into(), forced: spec.force };
-    let claim = NewClaim {
-        source,
-        by: spec.by.as_deref().unwrap_or_default().into(),
-        reason: spec.reason.as_str().into(),
-        evidence: None,
-        lasts: None,
-        until: Some(spec.until),
-    };
-    (spec.node.as_str().into(), claim)
 }
 
 /// What follows from how the claim stands.

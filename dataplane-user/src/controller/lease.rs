@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::clock::ServerClock;
+use super::clock::Answers;
 use crate::causes::causes;
 
 /// The name of the Lease.
@@ -30,14 +30,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Lease {
     client: Client,
     /// Shows when the API server last answered about the Lease.
-    clock: ServerClock,
+    clock: Answers,
     namespace: String,
     identity: String,
     leads: watch::Sender<bool>,
 }
 
 impl Lease {
-    pub(super) fn new(client: Client, clock: ServerClock, namespace: String, identity: String) -> Self {
+    pub(super) fn new(client: Client, clock: Answers, namespace: String, identity: String) -> Self {
         Self { client, clock, namespace, identity, leads: watch::Sender::new(false) }
     }
 

@@ -18,7 +18,7 @@ use kube::{Api, Client, runtime::watcher};
 use tokio::sync::mpsc;
 
 use self::{
-    clock::ServerClock,
+    clock::Answers,
     lease::Lease,
     watch::watch,
     work::{News, Work},
@@ -29,7 +29,7 @@ use crate::{
     crds::SETTINGS_NAME,
     source::{
         ApiServer,
-        kubernetes::{Heard, config, watching_client},
+        kubernetes::{Heard, Pace, ServerClock, config, watching_client},
     },
 };
 
@@ -58,12 +58,11 @@ pub struct ControllerSettings {
 pub async fn run(settings: ControllerSettings) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let config = config(&settings.server).await?;
-    let clock = ServerClock::default();
+    let clock = Answers::default();
     // Answers to other requests must not show that the Lease was renewed, so it has a client of its own.
     let of_lease = client::client(&config, &clock)?;
-    let writing = client::client(&config, &ServerClock::default())?;
-    let watching =
-        watching_client(&config, &Heard::default(), &crate::source::kubernetes::ServerClock::default())?;
+    let writing = client::client(&config, &Answers::default())?;
+    let watching = watching_client(&config, &Heard::default(), &ServerClock::default(), Pace::default())?;
     let identity = match settings.identity {
         Some(identity) => identity,
         None => identity()?,
@@ -101,13 +100,7 @@ pub async fn run(settings: ControllerSettings) -> anyhow::Result<()> {
 }
 
 /// Watches and writes for as long as nobody drops it.
-async fn work(
-    lease: &Lease,
-    clock: &ServerClock,
-    pool_labels: &[String],
-    client: &Client,
-    watching: &Client,
-) {
+async fn work(lease: &Lease, clock: &Answers, pool_labels: &[String], client: &Client, watching: &Client) {
     let (to, news) = mpsc::channel(WAITING);
     let all = watcher::Config::default;
     let settings = all().fields(&format!("metadata.name={SETTINGS_NAME}"));

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    clock::ServerClock,
+    clock::Answers,
     flags::{is_to_be_deleted, limit, statuses},
     known::Known,
     lease::Lease,
@@ -45,7 +45,7 @@ pub(super) enum News {
 /// The owner of what is known, and of what is to be written.
 pub(super) struct Work<'a> {
     lease: &'a Lease,
-    clock: &'a ServerClock,
+    clock: &'a Answers,
     pool_labels: &'a [String],
     writes: Writes,
     nodes: Known<Node>,
@@ -68,7 +68,7 @@ pub(super) struct Work<'a> {
 impl<'a> Work<'a> {
     pub(super) fn new(
         lease: &'a Lease,
-        clock: &'a ServerClock,
+        clock: &'a Answers,
         pool_labels: &'a [String],
         writes: Writes,
     ) -> Self {

@@ -4,7 +4,11 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::enforce::ClaimCause;
+use super::end::until;
+use crate::{
+    cluster::NodeName,
+    enforce::{ClaimCause, ClaimSource, NewClaim},
+};
 
 /// A node to which every agent stops sending traffic, until when, and who wants it.
 // The bounds limit what one object can cost the agents.
@@ -18,6 +22,7 @@ use crate::enforce::ClaimCause;
     status = "NodeFlagStatus",
     doc = "A node to which every agent stops sending traffic. Deleting the object ends that.",
     derive = "PartialEq",
+    validation = Rule::new("self.spec.until < timestamp('9999-01-01T00:00:00Z')").message("spec.until: expected a time before the year 9999"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.node"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "By", type_ = "string", json_path = ".spec.by"),
@@ -26,10 +31,6 @@ use crate::enforce::ClaimCause;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[expect(
-    clippy::duplicated_attributes,
-    reason = "each `printcolumn` has a type of its own, and several have the same"
-)]
 pub struct NodeFlagSpec {
     /// The name of the node.
     #[schemars(length(min = 1, max = 253))]
@@ -52,6 +53,7 @@ pub struct NodeFlagSpec {
     #[serde(default)]
     pub force: bool,
     /// When the flag ends. It counts by the API server's clock. At most 24 hours after the creation, unless `long` is set.
+    #[serde(deserialize_with = "until")]
     pub until: Timestamp,
     /// Allow an end that is more than 24 hours after the creation.
     #[serde(default)]
@@ -66,6 +68,22 @@ impl NodeFlagSpec {
     pub fn ends(&self, created: Option<Timestamp>) -> Timestamp {
         let latest = created.filter(|_| !self.long).and_then(|created| created.checked_add(LONGEST).ok());
         latest.map_or(self.until, |latest| latest.min(self.until))
+    }
+
+    /// The claim of a flag of this name that ends then.
+    pub(crate) fn claim(&self, name: &str, until: Timestamp) -> (NodeName, NewClaim) {
+        let uid = Some(self.uid.as_str().into());
+        let cause = self.cause.into();
+        let source = ClaimSource::Object { name: name.into(), cause, forced: self.force, uid };
+        let claim = NewClaim {
+            source,
+            by: self.by.as_deref().unwrap_or_default().into(),
+            reason: self.reason.as_str().into(),
+            evidence: None,
+            lasts: None,
+            until: Some(until),
+        };
+        (self.node.as_str().into(), claim)
     }
 }
 

@@ -1,11 +1,14 @@
 //! The kinds of objects that nodefence adds to the API server: their types, and their definitions (CRDs), which are printed or applied.
 
+mod end;
 mod flag;
 mod member;
+mod raw;
 mod settings;
 
 pub use flag::{FlagCause, FlagState, NodeFlag, NodeFlagSpec, NodeFlagStatus};
 pub use member::{NodeMember, NodeMemberSpec};
+pub(crate) use raw::Raw;
 pub(crate) use settings::share;
 pub use settings::{NodefenceSettings, NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode};
 

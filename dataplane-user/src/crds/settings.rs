@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::end::until;
 use crate::enforce::Share;
 
 /// The name of the one object of this kind that is read.
@@ -20,6 +21,7 @@ pub const SETTINGS_NAME: &str = "default";
     doc = "What holds for all agents of the cluster. Only the object named `default` is read.",
     derive = "PartialEq",
     validation = Rule::new("self.metadata.name == 'default'").message("only an object named `default` is read"),
+    validation = Rule::new("!has(self.spec.pauses) || self.spec.pauses.all(pause, pause.until < timestamp('9999-01-01T00:00:00Z'))").message("spec.pauses: expected an `until` before the year 9999"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Automatic", type_ = "string", json_path = ".spec.automatic"),
     printcolumn(name = "Limit", type_ = "string", json_path = ".spec.limit"),
@@ -102,6 +104,7 @@ pub struct Pause {
     #[schemars(length(max = 1000))]
     pub reason: String,
     /// When it ends.
+    #[serde(deserialize_with = "until")]
     pub until: Timestamp,
 }
 

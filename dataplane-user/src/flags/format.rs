@@ -83,8 +83,17 @@ struct StoredSource(ClaimSource);
 #[serde(untagged)]
 enum Word {
     Known(String),
-    Other { external: String },
-    Object { object: String, cause: ClaimCause, forced: bool },
+    Other {
+        external: String,
+    },
+    Object {
+        object: String,
+        cause: ClaimCause,
+        forced: bool,
+        /// An agent of an earlier version has not stored it, and takes no notice of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<String>,
+    },
 }
 
 const CLI: &str = "cli";
@@ -253,8 +262,9 @@ impl From<StoredSource> for Word {
             ClaimSource::Cli => CLI,
             ClaimSource::File => OF_SOURCE,
             ClaimSource::External(name) => return Self::Other { external: name.to_string() },
-            ClaimSource::Object { name, cause, forced } => {
-                return Self::Object { object: name.to_string(), cause, forced };
+            ClaimSource::Object { name, cause, forced, uid } => {
+                let uid = uid.map(|uid| uid.to_string());
+                return Self::Object { object: name.to_string(), cause, forced, uid };
             }
             ClaimSource::Hung => HUNG,
             ClaimSource::Unreachable => UNREACHABLE,
@@ -274,8 +284,8 @@ impl TryFrom<Word> for StoredSource {
             Word::Known(word) if word == UNREACHABLE => ClaimSource::Unreachable,
             Word::Known(word) => return Err(format!("unknown source `{word}`")),
             Word::Other { external } => ClaimSource::External(external.into()),
-            Word::Object { object, cause, forced } => {
-                ClaimSource::Object { name: object.into(), cause, forced }
+            Word::Object { object, cause, forced, uid } => {
+                ClaimSource::Object { name: object.into(), cause, forced, uid: uid.map(Into::into) }
             }
         }))
     }

@@ -83,8 +83,9 @@ fn saved() -> Saved {
     }
 }
 
+/// The second one is as an agent stored it that knew no UIDs.
 fn object(name: &str, cause: ClaimCause, forced: bool) -> ClaimSource {
-    ClaimSource::Object { name: name.into(), cause, forced }
+    ClaimSource::Object { name: name.into(), cause, forced, uid: (name == "one").then(|| "5f".into()) }
 }
 
 fn one() -> Saved {
@@ -134,7 +135,8 @@ fn sources_stand_in_the_file_by_their_words() {
         text["claims"].as_array().unwrap().iter().map(|claim| claim["source"].clone()).collect();
     let external = serde_json::json!({ "external": "cloud" });
     let object = |name, cause, forced| serde_json::json!({"object": name, "cause": cause, "forced": forced});
-    let first = object("one", "operator", true);
+    let mut first = object("one", "operator", true);
+    first["uid"] = "5f".into();
     let second = object("two", "external", false);
     let expected =
         ["cli".into(), "cluster-file".into(), first, second, external, "hung".into(), "unreachable".into()];

@@ -16,8 +16,8 @@ use prometheus_client::{
 use super::verdicts::{json_word, verdicts};
 use crate::{
     dataplane::Unanswered,
-    plan::{Mode, audit::Kind},
-    report::{ScopeRow, State, StatusReport},
+    plan::audit::Kind,
+    report::{OffStatus, ScopeRow, StatusReport},
     rescue::Fate,
 };
 
@@ -35,6 +35,12 @@ pub struct Measured {
     /// Whether the maps hold a view.
     pub has_tables: bool,
 }
+
+/// The state and the mode of an agent that is off.
+const OFF: &str = "off";
+/// The words with which `nodefence status` begins.
+const STATES: [&str; 5] = ["ok", "degraded", "observe", "blind", OFF];
+const MODES: [&str; 3] = ["enforce", "observe", OFF];
 
 /// The node label of the series that stands for all flagged nodes without a series of their own.
 const OTHERS: &str = "_others";
@@ -86,8 +92,21 @@ const fn outcome(reason: Reason) -> Outcome {
 /// # Errors
 /// Where the encoder fails, which no state makes it do.
 pub(super) fn text(report: &StatusReport, measured: &Measured) -> Result<String, fmt::Error> {
+    encoded(families(report, measured))
+}
+
+/// The metrics of an agent that is off, as text. It has no maps, no view and no devices, so their metrics are left out.
+///
+/// # Errors
+/// As of [`text`].
+pub(super) fn text_of_off(status: &OffStatus, log_lines_lost: usize) -> Result<String, fmt::Error> {
+    let own = [version(&status.version), state(OFF), mode(OFF), lines_lost(log_lines_lost)];
+    encoded(own.into())
+}
+
+fn encoded(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families(families(report, measured))));
+    registry.register_collector(Box::new(Families(families)));
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry)?;
     Ok(text)
@@ -145,8 +164,8 @@ fn by(
 }
 
 /// The series of a choice: 1 for the one that holds, 0 for the others.
-fn choice<T: PartialEq>(all: &[T], holds: &T, word: impl Fn(&T) -> String) -> Vec<(String, f64)> {
-    all.iter().map(|each| (word(each), flag(each == holds))).collect()
+fn choice(all: &[&str], holds: &str) -> Vec<(String, f64)> {
+    all.iter().map(|&each| (each.to_owned(), flag(each == holds))).collect()
 }
 
 const fn flag(holds: bool) -> f64 {
@@ -162,29 +181,43 @@ const fn size(count: usize) -> f64 {
     number(count as u64)
 }
 
+fn version(version: &str) -> Family {
+    by(
+        "nodefence_build_info",
+        "1. The label has the version of the agent.",
+        "version",
+        [(version.to_owned(), 1.0)],
+    )
+}
+
+fn state(holds: &str) -> Family {
+    by(
+        "nodefence_state",
+        "1 for the word with which nodefence status begins, 0 for the others.",
+        "state",
+        choice(&STATES, holds),
+    )
+}
+
+fn mode(holds: &str) -> Family {
+    by("nodefence_mode", "1 for the mode in effect, 0 for the others.", "mode", choice(&MODES, holds))
+}
+
+fn lines_lost(count: usize) -> Family {
+    one(
+        "nodefence_log_lines_dropped_total",
+        "Lines of the log that were lost since the agent began.",
+        size(count),
+    )
+}
+
 fn of_agent(report: &StatusReport) -> Vec<Family> {
     let StatusReport { health, status } = report;
-    let states = [State::Ok, State::Degraded, State::Observe, State::Blind];
     let standing = health.warnings.iter().filter(|warning| warning.standing);
     vec![
-        by(
-            "nodefence_build_info",
-            "1. The label has the version of the agent.",
-            "version",
-            [(status.version.clone(), 1.0)],
-        ),
-        by(
-            "nodefence_state",
-            "1 for the word with which nodefence status begins, 0 for the others.",
-            "state",
-            choice(&states, &health.state, json_word),
-        ),
-        by(
-            "nodefence_mode",
-            "1 for the mode in effect, 0 for the other one.",
-            "mode",
-            choice(&[Mode::Enforce, Mode::Observe], &status.mode, json_word),
-        ),
+        version(&status.version),
+        state(&json_word(&health.state)),
+        mode(&json_word(&status.mode)),
         by(
             "nodefence_warning",
             "1 for each warning that holds now, by its code. nodefence doctor CODE explains it.",
@@ -196,11 +229,7 @@ fn of_agent(report: &StatusReport) -> Vec<Family> {
             "Seconds since all verdicts were last renewed. The kernel ignores a verdict after 3 seconds.",
             status.dataplane.renewed_seconds_ago,
         ),
-        one(
-            "nodefence_log_lines_dropped_total",
-            "Lines of the log that were lost since the agent began.",
-            size(status.log_lines_lost),
-        ),
+        lines_lost(status.log_lines_lost),
     ]
 }
 

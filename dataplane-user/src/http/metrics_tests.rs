@@ -3,10 +3,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::report::{Code, Health, Status, Warning, sample};
+use crate::report::{Code, Health, State, Status, Warning, sample};
 
 const PAGE: &str = include_str!("../../../docs/metrics.md");
-const RULES: &str = include_str!("../../../deploy/alerts/nodefence.rules.yaml");
+const RULES: &str = include_str!("../../../deploy/chart/nodefence/files/alerts.yaml");
 
 fn report(status: Status) -> StatusReport {
     StatusReport::from(status)
@@ -142,6 +142,38 @@ fn the_state_is_in_the_metrics() {
     assert!(!text.contains("NF31"), "{text}");
     let blind = self::text(&report(sample::blind()), &measured()).unwrap();
     assert_eq!(value(&blind, "nodefence_interface_blind"), Some(1.0));
+}
+
+/// An alert that compares a metric of devices or of the source finds none while the agent is off.
+#[test]
+fn an_agent_that_is_off_says_so_and_has_no_metrics_of_what_it_does_not_do() {
+    let text = text_of_off(&sample::off(), 8).unwrap();
+    for (series, expected) in [
+        ("nodefence_build_info{version=\"0.1.0\"}", 1.0),
+        ("nodefence_state{state=\"off\"}", 1.0),
+        ("nodefence_state{state=\"ok\"}", 0.0),
+        ("nodefence_mode{mode=\"off\"}", 1.0),
+        ("nodefence_mode{mode=\"enforce\"}", 0.0),
+        ("nodefence_log_lines_dropped_total", 8.0),
+    ] {
+        assert_eq!(value(&text, series), Some(expected), "{series}\n{text}");
+    }
+    let whole = exported(&self::text(&worst(), &measured()).unwrap());
+    let own = exported(&text);
+    assert!(own.iter().all(|(name, labels)| whole.get(name) == Some(labels)), "{own:?}");
+    let names: Vec<&str> = own.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        ["nodefence_build_info", "nodefence_log_lines_dropped_total", "nodefence_mode", "nodefence_state"]
+    );
+}
+
+/// A dashboard that sums over modes finds each agent once.
+#[test]
+fn an_agent_that_runs_is_not_off() {
+    let text = text(&report(sample::full()), &measured()).unwrap();
+    assert_eq!(value(&text, "nodefence_mode{mode=\"off\"}"), Some(0.0));
+    assert_eq!(value(&text, "nodefence_state{state=\"off\"}"), Some(0.0));
 }
 
 #[test]

@@ -11,5 +11,6 @@ mod verdicts;
 
 pub use cache::Facts;
 pub use metrics::Measured;
+pub use ready::not_ready;
 pub use server::serve;
 pub use snapshot::Snapshot;

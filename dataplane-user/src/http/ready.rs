@@ -6,7 +6,7 @@ use crate::report::{Health, State, Status};
 ///
 /// An agent is ready once its maps hold a view, and while it cuts, or counts, what it should. A source that is away is no reason: the last view
 /// holds, and a new pod would know less.
-pub(super) fn not_ready(status: &Status, health: &Health, has_tables: bool) -> Option<String> {
+pub fn not_ready(status: &Status, health: &Health, has_tables: bool) -> Option<String> {
     if health.state == State::Blind {
         return Some(format!("BLIND: {}", health.why));
     }

@@ -6,7 +6,7 @@ use super::{
     metrics::{self, Measured},
     ready,
 };
-use crate::report::{Envelope, Status, StatusReport};
+use crate::report::{Envelope, OffStatus, Status, StatusReport};
 
 /// The answers that are made from one reading of the agent's state. They are made where the state is read, and a client only gets a copy.
 #[derive(Clone, Debug)]
@@ -30,6 +30,16 @@ impl Snapshot {
         let metrics = metrics::text(&report, measured).map_err(|error| error.to_string())?;
         let status = serde_json::to_vec(&Envelope::new(&report)).map_err(|error| error.to_string())?;
         Ok(Self { metrics: metrics.into(), status: status.into(), not_ready })
+    }
+
+    /// The answers of an agent that is off. It is ready: somebody wants it to be off.
+    ///
+    /// # Errors
+    /// As of [`Self::of`].
+    pub fn of_off(status: &OffStatus, log_lines_lost: usize) -> Result<Self, String> {
+        let metrics = metrics::text_of_off(status, log_lines_lost).map_err(|error| error.to_string())?;
+        let status = serde_json::to_vec(&Envelope::new(status)).map_err(|error| error.to_string())?;
+        Ok(Self { metrics: metrics.into(), status: status.into(), not_ready: None })
     }
 }
 
@@ -55,6 +65,20 @@ mod tests {
     fn the_status_is_the_whole_document_of_the_command() {
         let report = StatusReport::from(sample::full());
         assert_eq!(told(sample::full()), serde_json::to_value(Envelope::new(&report)).unwrap());
+    }
+
+    /// An agent that is off is ready: its pod must not count as broken.
+    #[test]
+    fn an_agent_that_is_off_is_ready_and_gives_the_document_of_the_command() {
+        let status = sample::off();
+        let snapshot = Snapshot::of_off(&status, 0).unwrap();
+        let told: Value = serde_json::from_slice(&snapshot.status).unwrap();
+        assert_eq!(told, serde_json::to_value(Envelope::new(&status)).unwrap());
+        assert_eq!((&told["kind"], &told["state"]), (&"OffStatus".into(), &"off".into()));
+        assert_eq!(snapshot.not_ready, None);
+        let mut found = BTreeSet::new();
+        addresses(&told, "", &mut found);
+        assert_eq!(found, BTreeSet::new());
     }
 
     /// Whether a text has an address, alone or with a port.

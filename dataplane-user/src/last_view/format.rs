@@ -73,7 +73,9 @@ struct Confirmed {
 pub(super) enum Unread {
     /// It cannot be read at this moment.
     Io(io::Error),
-    /// It is not accepted: a text that follows the file's name.
+    /// It is another version's or another source's: a text that follows the file's name. An agent that runs may use it.
+    Others(String),
+    /// It is of no use to anybody: a text that follows the file's name.
     Refused(String),
 }
 
@@ -83,12 +85,14 @@ impl Stamp {
         Self { wall: at.wall, boot_id: boot_id.to_owned(), boot_ns }
     }
 
-    /// The age, where it can be known: within the same boot by the clock that is never set, else by the wall clock. A time that has not come is wrong.
+    /// The age, where it can be known: within the same boot by the clock that is never set, else by the wall clock, and at least the time since the boot. A time
+    /// that has not come is wrong.
     pub(super) fn age(&self, boot_id: &str, now: Now) -> Option<StoredAge> {
         let age = if !boot_id.is_empty() && self.boot_id == boot_id {
             now.boot.checked_sub(Duration::from_nanos(self.boot_ns))?
         } else {
-            Duration::try_from(now.wall.duration_since(self.wall)).ok()?
+            // A wall clock that was set back must not make it younger than the boot.
+            Duration::try_from(now.wall.duration_since(self.wall)).ok()?.max(now.boot)
         };
         let before_boot = age.saturating_sub(now.boot);
         let since = age.saturating_sub(before_boot);
@@ -174,11 +178,11 @@ pub(super) fn read(mut from: impl BufRead, source: &str, age: StoredAge) -> Resu
     next(&mut from, &mut line)?;
     let Header { version } = parse(&line)?;
     if version != VERSION {
-        return Err(Unread::Refused(format!("is of version {version}, expected {VERSION}")));
+        return Err(Unread::Others(format!("is of version {version}, expected {VERSION}")));
     }
     let first: First = parse(&line)?;
     if first.source != source {
-        return Err(Unread::Refused(format!("is of the source `{}`, expected `{source}`", first.source)));
+        return Err(Unread::Others(format!("is of the source `{}`, expected `{source}`", first.source)));
     }
     let mut texts = Texts::default();
     let mut stored =

@@ -21,6 +21,8 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredNode {
     name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
     addresses: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     zone: Option<String>,
@@ -42,6 +44,7 @@ impl StoredNode {
         });
         Self {
             name: node.name.as_str().to_owned(),
+            uid: node.uid.as_deref().map(str::to_owned),
             addresses: node.addresses.clone(),
             zone: node.zone.as_deref().map(str::to_owned),
             pool: node.pool.as_deref().map(str::to_owned),
@@ -56,6 +59,7 @@ impl StoredNode {
         });
         NodeObject {
             backends: backends.collect(),
+            uid: self.uid.map(Into::into),
             zone: self.zone.as_ref().map(|zone| texts.shared(zone)),
             pool: self.pool.as_ref().map(|pool| texts.shared(pool)),
             ..NodeObject::new(texts.shared(&self.name), self.addresses)

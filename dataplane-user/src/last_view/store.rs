@@ -41,7 +41,8 @@ pub enum Loaded {
 /// The file with the last good view, `view.json`, and beside it when the view was confirmed again, `view-confirmed.json`: in a quiet cluster only the small
 /// file is written.
 ///
-/// A file that is damaged or of another version is set aside as `view.json.bad`.
+/// A file that is damaged is set aside as `view.json.bad`. One of another version or source stays until this agent stores its own view: the agent from which this one
+/// takes over may be the one that wrote it.
 #[derive(Debug)]
 pub struct ViewFile {
     view: PathBuf,
@@ -96,6 +97,7 @@ impl ViewFile {
         let read = format::read(BufReader::with_capacity(PIECE, file), source.key(), unknown);
         match read {
             Ok(view) => Ok(self.aged(view, now)),
+            Err(Unread::Others(why)) => Ok(Loaded::Unusable(format!("{} {why}", self.view.display()))),
             Err(Unread::Refused(why)) => Ok(self.reject(&why)),
             Err(Unread::Io(source)) => Err(ViewFileError { path: self.view.clone(), source }),
         }

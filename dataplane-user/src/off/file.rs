@@ -36,7 +36,8 @@ struct Stored {
     reason: String,
 }
 
-/// The file `off.json` in the run folder. The agent is off as long as there is such a file, whatever the file contains.
+/// The file `off.json` in the run folder. The agent is off as long as there is such a file, whatever the file contains. Or the file `off.settings.json`
+/// beside it: what the settings in the API server said last.
 #[derive(Clone, Debug)]
 pub struct OffFile {
     path: PathBuf,
@@ -46,6 +47,11 @@ impl OffFile {
     /// The file in a run folder.
     pub fn new(run_dir: &Path) -> Self {
         Self { path: run_dir.join("off.json") }
+    }
+
+    /// The file that is there while the settings in the API server turn the agent off. It counts until the settings are read.
+    pub fn of_settings(run_dir: &Path) -> Self {
+        Self { path: run_dir.join("off.settings.json") }
     }
 
     /// The file's path.

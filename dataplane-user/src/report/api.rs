@@ -42,6 +42,12 @@ pub enum Request {
     Counters,
     /// Answered with a [`super::Status`].
     Status,
+    /// Tell whether the agent is ready. Answered with the agent's process id, or with the reason why not.
+    Ready {
+        /// The pod whose agent must answer.
+        #[serde(default)]
+        pod_uid: Option<String>,
+    },
     /// Answered with a [`super::AuditReport`].
     Audit,
     /// Repair faults: differences that have lasted for long enough. Answered with a [`super::RepairReport`].

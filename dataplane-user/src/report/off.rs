@@ -41,9 +41,12 @@ impl OffRow {
         Self { kind: OffKind::Node, by, since, reason, problem }
     }
 
+    /// Who turned the agent off where the settings did.
+    pub const SETTINGS: &'static str = "the settings in the API server";
+
     /// The row of an agent that the settings in the API server turn off.
     pub fn of_settings(since: Timestamp) -> Self {
-        let by = "the settings in the API server".to_owned();
+        let by = Self::SETTINGS.to_owned();
         Self { kind: OffKind::Settings, by, since: Some(since), reason: String::new(), problem: None }
     }
 
@@ -58,7 +61,7 @@ impl OffRow {
     pub fn end(&self) -> &'static str {
         match self.kind {
             OffKind::Node => "`nodefence on` turns it on",
-            OffKind::Settings => "a change of NodefenceSettings turns it on",
+            OffKind::Settings => "`kubectl nodefence mode observe` turns all agents on",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Status;
+use super::{OffStatus, Status};
 
 /// The state of an agent of two nodes where all is well.
 pub(crate) fn well() -> Value {
@@ -335,5 +335,15 @@ pub(crate) fn one_flagged() -> Status {
             ("/ipvs/guard", json!({"kind": "external", "seen": true})),
         ],
     );
+    serde_json::from_value(status).expect("a status")
+}
+
+/// The state of an agent that a user turned off.
+pub(crate) fn off() -> OffStatus {
+    let status = json!({
+        "state": "off", "why": "off by root: INC-4711; `nodefence on` turns it on", "taken_back": true, "problems": [], "flags": 1,
+        "off": {"kind": "node", "by": "root", "since": "2026-01-01T00:00:00Z", "reason": "INC-4711", "problem": null},
+        "version": "0.1.0", "pid": 7, "started": "2026-01-01T00:00:00Z"
+    });
     serde_json::from_value(status).expect("a status")
 }

@@ -13,10 +13,10 @@ mod waiting;
 
 pub use file::FileSource;
 pub use file_watch::FileWatch;
-pub use kubernetes::{ApiServer, Kubernetes};
-pub(crate) use kubernetes::{OrdersEnd, OrdersRow, Tell};
+pub use kubernetes::{ApiServer, Kubernetes, Pace};
+pub(crate) use kubernetes::{OrdersEnd, OrdersRow, SettingsEnd, SettingsNow, Tell};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
 pub use stored::{Kept, Stored, StoredAge};
 pub(crate) use texts::Texts;
-pub use waiting::{Changes, News, Teller, changes};
+pub use waiting::{Changes, News, Recaller, Teller, changes};

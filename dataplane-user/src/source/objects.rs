@@ -9,9 +9,10 @@ use std::{
 
 use super::{
     stored::{Kept, Stored, StoredAge},
-    waiting::{Changes, News, Teller},
+    waiting::{Changes, News, Recaller},
 };
 use crate::{
+    allocator::{ask_threads_to_give_back, give_back_if_asked},
     cluster::{Builder, Change, ClusterView, Conflict, NodeName, ObjectName, Rules, SourceName},
     enforce::Now,
     flags::now,
@@ -105,8 +106,8 @@ impl Gathered {
     }
 
     /// An end into which what an earlier agent stored can be sent.
-    pub(crate) fn teller(&self) -> Teller {
-        self.objects.changes.teller()
+    pub(crate) fn recaller(&self) -> Recaller {
+        self.objects.changes.recaller()
     }
 
     /// What an earlier agent stored, or why there is nothing of that, once that has come.
@@ -160,7 +161,13 @@ impl Gathered {
         for change in &changes {
             brought.extend(self.note(change));
         }
+        let has_list = changes.iter().any(Change::is_list);
         brought.extend(self.builder.apply_all(changes));
+        if has_list {
+            // Other threads have read the list, which is gone now. They do not need that much again until the next list.
+            ask_threads_to_give_back();
+            give_back_if_asked();
+        }
         brought
     }
 

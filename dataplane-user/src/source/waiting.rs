@@ -110,12 +110,6 @@ impl Teller {
         self.0.waiting().news = Some(news);
         self.0.told.notify_one();
     }
-
-    /// Sends what an earlier agent stored, or why there is nothing of that. Never blocks.
-    pub fn recall(&self, stored: Result<Stored, String>) {
-        self.0.waiting().stored = Some(stored.map(Box::new));
-        self.0.told.notify_one();
-    }
 }
 
 impl Clone for Teller {
@@ -128,6 +122,18 @@ impl Clone for Teller {
 impl Drop for Teller {
     fn drop(&mut self) {
         self.0.waiting().tellers -= 1;
+        self.0.told.notify_one();
+    }
+}
+
+/// The end into which what an earlier agent stored is sent. It is no teller: whoever reads a disk that hangs must not pass for a source that goes on.
+#[derive(Debug)]
+pub struct Recaller(Arc<Shared>);
+
+impl Recaller {
+    /// Sends what an earlier agent stored, or why there is nothing of that. Never blocks.
+    pub fn recall(&self, stored: Result<Stored, String>) {
+        self.0.waiting().stored = Some(stored.map(Box::new));
         self.0.told.notify_one();
     }
 }
@@ -169,10 +175,9 @@ impl Changes {
         self.0.waiting().stored.take()
     }
 
-    /// One more end into which changes are sent.
-    pub(super) fn teller(&self) -> Teller {
-        self.0.waiting().tellers += 1;
-        Teller(Arc::clone(&self.0))
+    /// An end into which what an earlier agent stored can be sent.
+    pub(crate) fn recaller(&self) -> Recaller {
+        Recaller(Arc::clone(&self.0))
     }
 }
 
@@ -226,6 +231,19 @@ mod tests {
         assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(true)));
         assert_eq!(changes.take(), (Vec::new(), Some(away("late"))));
         assert!(matches!(changes.wait(Some(Duration::ZERO)), Ok(false)));
+    }
+
+    /// Whoever reads the disk may hang, and the source ends all the same.
+    #[test]
+    fn what_an_earlier_agent_stored_may_come_at_any_time_and_is_no_source() {
+        let (teller, changes) = changes();
+        let recaller = changes.recaller();
+        recaller.recall(Err("it is not there".to_owned()));
+        assert!(matches!(changes.wait(None), Ok(true)));
+        assert!(matches!(changes.recalled(), Some(Err(_))));
+        drop(teller);
+        assert!(matches!(changes.wait(None), Err(NoTeller)));
+        recaller.recall(Err("it is late".to_owned()));
     }
 
     #[test]

@@ -8,11 +8,17 @@ use serde_json::Value;
 use super::{
     ControlPlane,
     forwards::{endpoint, object, slice},
+    rights::AGENT,
 };
 use crate::{
-    Agent, Cluster, Family, Netns, Node, Options, Proxy, audit::BOTH, promises::WATCHED, topology::Service,
-    watch::wait_within,
+    Agent, Cluster, Family, Netns, Node, Options, Proxy, audit::BOTH, long, promises::WATCHED,
+    topology::Service, watch::wait_within,
 };
+
+/// How many times faster than by default agents of tests find out that a watch is dead, and begin it anew. Runs with the default periods are [`long`].
+pub fn faster() -> u32 {
+    if long() { 1 } else { 5 }
+}
 
 /// A cluster with an API server that has the cluster's Services, and an agent that follows the API server. All of it ends when this is dropped.
 #[derive(Debug)]
@@ -69,25 +75,29 @@ impl Alone {
         Self::follow(control, cluster, &[])
     }
 
-    /// Same as [`Alone::new`], but the API server has these further options, and `way` makes the agent's way to it: it returns the URL and what stands between.
+    /// Same as [`Alone::new`], but the API server has these further options, the agent finds faults of its watches so many times faster, and `way` makes the agent's way to it: it returns the URL and what stands between.
     /// This function does not wait for the agent.
     ///
     /// # Errors
     /// Fails as [`Alone::new`] does, or as `way` does.
     pub fn behind<T>(
         options: &[&str],
+        faster: u32,
         way: impl FnOnce(&ControlPlane) -> Result<(String, T)>,
     ) -> Result<(Self, T)> {
         let (control, cluster) = services(|ns| ControlPlane::start_with(ns, Ipv4Addr::LOCALHOST, options))?;
         control.crds()?;
         control.members(&cluster)?;
         let (server, between) = way(&control)?;
-        let kubeconfig = control.kubeconfig_at("kubeconfig-agent", &server)?;
-        Ok((Self::follow_by(&kubeconfig, control, cluster, &[])?, between))
+        control.rights()?;
+        let kubeconfig = control.kubeconfig_as_at(AGENT, &server)?;
+        let faster = faster.to_string();
+        Ok((Self::follow_by(&kubeconfig, control, cluster, &["--watch-faster", &faster])?, between))
     }
 
     fn follow(control: ControlPlane, cluster: Cluster, extra: &[&str]) -> Result<Self> {
-        let kubeconfig = control.kubeconfig()?;
+        control.rights()?;
+        let kubeconfig = control.kubeconfig_as(AGENT)?;
         Self::follow_by(&kubeconfig, control, cluster, extra)
     }
 

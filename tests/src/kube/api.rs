@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use ureq::{
     Agent, Body,
-    http::Response,
+    http::{Request, Response},
     tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem},
 };
 
@@ -108,6 +108,18 @@ impl Api {
         parse(&read(request.send(object.to_string().as_bytes()), "POST", &url)?)
     }
 
+    /// PUT from the calling thread, which must be in the namespace: replaces an object whatever its version is, as far as its kind allows that. `path` names
+    /// the object itself.
+    ///
+    /// # Errors
+    /// Fails as [`Api::create`] does, or if there is no such object.
+    pub fn replace_here(&self, path: &str, object: &Value) -> Result<()> {
+        let (agent, url, token) = self.parts(path);
+        let request =
+            agent.put(&url).header("Authorization", token).header("Content-Type", "application/json");
+        read(request.send(object.to_string().as_bytes()), "PUT", &url).map(drop)
+    }
+
     /// Creates an object, or changes it to this content (server-side apply). `path` names the object itself.
     ///
     /// # Errors
@@ -165,6 +177,28 @@ impl Api {
             .ns
             .run(move || read(agent.delete(&url).header("Authorization", token).call(), "DELETE", &url));
         answer.map(drop)
+    }
+
+    /// Sends a request, which may be refused. Returns the status of the answer.
+    ///
+    /// # Errors
+    /// Fails if there is no answer.
+    pub fn status(&self, method: &str, path: &str, object: Option<(&str, &Value)>) -> Result<u16> {
+        let (agent, url, token) = self.parts(path);
+        let request = Request::builder().method(method).uri(&url).header("Authorization", token);
+        let told = format!("{method} {url}");
+        let answer = match object {
+            Some((content, object)) => {
+                let request =
+                    request.header("Content-Type", content).body(object.to_string().into_bytes())?;
+                self.ns.run(move || agent.run(request).map(|answer| answer.status().as_u16()))
+            }
+            None => {
+                let request = request.body(())?;
+                self.ns.run(move || agent.run(request).map(|answer| answer.status().as_u16()))
+            }
+        };
+        answer.context(told)
     }
 
     fn parts(&self, path: &str) -> (Agent, String, String) {

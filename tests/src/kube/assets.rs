@@ -1,4 +1,4 @@
-//! The paths of etcd, kube-apiserver, kube-proxy, helm and promtool.
+//! The paths of etcd, kube-apiserver, kube-proxy, helm, promtool and the informer.
 
 use std::path::PathBuf;
 

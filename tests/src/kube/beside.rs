@@ -12,6 +12,7 @@ use super::{
     members::MEMBERS,
     objects,
     proxy::SYNC_PERIOD,
+    rights::AGENT,
 };
 use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
 
@@ -106,7 +107,8 @@ impl Beside {
                 control.crds()?;
                 control.enforce()?;
                 control.members(&cluster)?;
-                let kubeconfig = control.kubeconfig()?;
+                control.rights()?;
+                let kubeconfig = control.kubeconfig_as(AGENT)?;
                 let mut agent =
                     Agent::begin_kubernetes(&cluster.a.ns, cluster.a.name, &interfaces, &kubeconfig, &extra)?;
                 agent.ready()?;

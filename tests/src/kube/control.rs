@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Api, assets::asset, objects, relay};
+use super::{Api, assets::asset, objects, relay, rights};
 use crate::{Cluster, Netns, Proc, audit::BOTH, client::wait_until};
 
 /// How long etcd and the API server may take to come up. On an idle machine they take two seconds.
@@ -24,7 +24,10 @@ const READY: Duration = Duration::from_secs(180);
 const END: Duration = Duration::from_secs(10);
 
 /// The token of the client. It is no secret, since the server and its namespace are the test's own.
-const TOKEN: &str = "nodefence-tests";
+pub(crate) const TOKEN: &str = "nodefence-tests";
+
+/// The option by which a caller asks for admission plugins, `ServiceAccount` among them.
+pub(crate) const PLUGINS: &str = "--enable-admission-plugins=";
 
 /// The ranges of ClusterIPs.
 pub const SERVICE_RANGE: &str = "10.96.0.0/16,fd00:96::/112";
@@ -58,6 +61,8 @@ pub struct ControlPlane {
     programs: Option<Programs>,
     /// Further options of the API server.
     options: Vec<String>,
+    /// The length of the audit log when the server was last ready. Before that its authorizer refuses requests that it allows later.
+    heard: u64,
     dir: TempDir,
 }
 
@@ -94,6 +99,7 @@ impl ControlPlane {
             certificates: None,
             programs: None,
             options: Vec::new(),
+            heard: 0,
             dir,
         };
         for collection in [
@@ -137,7 +143,7 @@ impl ControlPlane {
         let api = Self::until_ready(ns, address, dir.path(), &mut programs)?;
         let certificates = Some(certificates(dir.path()));
         let programs = Some(programs);
-        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, options, dir })
+        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, options, heard: 0, dir })
     }
 
     /// Waits until the server is ready. Returns a client of it.
@@ -180,6 +186,15 @@ impl ControlPlane {
         self.programs.as_mut().context("the API server runs outside")
     }
 
+    /// The process of the API server.
+    ///
+    /// # Errors
+    /// Fails if the server runs outside.
+    pub fn server(&self) -> Result<&Proc> {
+        let programs = self.programs.as_ref().context("the API server runs outside")?;
+        Ok(&programs.apiserver)
+    }
+
     /// Freezes the API server: its connections stay, and nothing is answered on them.
     ///
     /// # Errors
@@ -193,6 +208,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the server runs outside, or is gone.
     pub fn kill_server(&mut self) -> Result<()> {
+        self.nobody_lacked_a_right()?;
         let server = &mut self.programs()?.apiserver;
         server.signal(Signal::SIGKILL)?;
         server.wait(END).map(drop)
@@ -208,6 +224,7 @@ impl ControlPlane {
         let command = apiserver(self.dir.path(), self.address, &self.options)?;
         programs.apiserver = spawn(&self.ns, command, &log(self.dir.path(), "kube-apiserver"))?;
         self.api = Self::until_ready(&self.ns, self.address, self.dir.path(), programs)?;
+        self.heard = rights::audited(self.dir.path());
         Ok(())
     }
 
@@ -216,7 +233,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig(&self) -> Result<PathBuf> {
-        self.kubeconfig_at("kubeconfig", &format!("https://{}:{PORT}", self.address))
+        self.kubeconfig_at("kubeconfig", &self.url())
     }
 
     /// Same as [`ControlPlane::kubeconfig`], with this name of the file and this URL of the server: a relay, for example.
@@ -224,19 +241,62 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig_at(&self, name: &str, server: &str) -> Result<PathBuf> {
-        self.kubeconfig_of(name, server, &json!({"token": TOKEN}))
+        self.kubeconfig_of(name, server, TOKEN)
     }
 
-    /// Writes a kubeconfig with the rights of this user, whom the server takes the client for (impersonation).
+    /// Writes a kubeconfig of this user of [`rights`].
     ///
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn kubeconfig_as(&self, user: &str) -> Result<PathBuf> {
-        let server = format!("https://{}:{PORT}", self.address);
-        self.kubeconfig_of(&format!("kubeconfig-{user}"), &server, &json!({"token": TOKEN, "as": user}))
+        self.kubeconfig_as_at(user, &self.url())
     }
 
-    fn kubeconfig_of(&self, file: &str, server: &str, user: &Value) -> Result<PathBuf> {
+    /// Writes a kubeconfig with another token.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn kubeconfig_with(&self, file: &str, token: &str) -> Result<PathBuf> {
+        self.kubeconfig_of(file, &self.url(), token)
+    }
+
+    /// The URL of the server.
+    pub fn url(&self) -> String {
+        format!("https://{}:{PORT}", self.address)
+    }
+
+    /// The folder of the server's certificate and key, `apiserver.crt` and `apiserver.key`. The certificate's file has its authority too.
+    pub fn pki(&self) -> PathBuf {
+        self.dir.path().join("pki")
+    }
+
+    /// Same as [`ControlPlane::kubeconfig_as`], with this URL of the server.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn kubeconfig_as_at(&self, user: &str, server: &str) -> Result<PathBuf> {
+        self.kubeconfig_of(&format!("kubeconfig-{user}"), server, &rights::token(user))
+    }
+
+    /// A client with the rights of this user.
+    ///
+    /// # Errors
+    /// Fails if the certificates cannot be read.
+    pub fn api_as(&self, user: &str) -> Result<Api> {
+        Api::new(&self.ns, &self.url(), self.certificates.as_deref(), &rights::token(user))
+    }
+
+    /// The folder of the server's files.
+    pub(super) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// From which byte on the audit log counts.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    fn kubeconfig_of(&self, file: &str, server: &str, token: &str) -> Result<PathBuf> {
         let path = self.dir.path().join(file);
         let cluster = match &self.certificates {
             Some(file) => json!({"server": server, "certificate-authority": file}),
@@ -246,7 +306,7 @@ impl ControlPlane {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": user}],
+            "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
         std::fs::write(&path, config.to_string())?;
@@ -321,6 +381,17 @@ impl ControlPlane {
     }
 }
 
+impl Drop for ControlPlane {
+    /// A Forbidden fails every test.
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && let Err(error) = self.nobody_lacked_a_right()
+        {
+            panic!("{error:#}");
+        }
+    }
+}
+
 /// The certificate by which clients check the server. The server makes it at its first start.
 fn certificates(dir: &Path) -> PathBuf {
     dir.join("pki/apiserver.crt")
@@ -344,14 +415,14 @@ fn etcd(dir: &Path) -> Result<Command> {
 /// The command of the API server. The server makes its own certificate. The certificate's key signs service account tokens, since neither outlives the test.
 fn apiserver(dir: &Path, address: Ipv4Addr, options: &[String]) -> Result<Command> {
     let tokens = dir.join("tokens");
-    std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
+    std::fs::write(&tokens, format!("{TOKEN},admin,1,\"system:masters\"\n{}", rights::tokens()))?;
     let pki = dir.join("pki");
     let mut command = Command::new(asset("kube-apiserver")?);
     command.arg("--cert-dir").arg(&pki);
     for option in ["--service-account-key-file", "--service-account-signing-key-file"] {
         command.arg(option).arg(pki.join("apiserver.key"));
     }
-    command.arg("--token-auth-file").arg(tokens);
+    command.arg("--token-auth-file").arg(tokens).args(rights::audit_options(dir)?);
     command.arg(format!("--bind-address={address}")).arg(format!("--secure-port={PORT}"));
     command.args([
         "--etcd-servers=http://127.0.0.1:2379",
@@ -359,12 +430,15 @@ fn apiserver(dir: &Path, address: Ipv4Addr, options: &[String]) -> Result<Comman
         "--advertise-address=192.0.2.1",
         "--endpoint-reconciler-type=none",
         "--authorization-mode=RBAC",
-        "--disable-admission-plugins=ServiceAccount",
         "--service-account-issuer=https://kubernetes.default.svc",
         "--enable-priority-and-fairness=false",
         // As kubeadm has it: the chart's DaemonSet is privileged.
         "--allow-privileged=true",
     ]);
+    // Where no controller makes service accounts, no pod could be created with one.
+    if !options.iter().any(|option| option.starts_with(PLUGINS)) {
+        command.arg("--disable-admission-plugins=ServiceAccount");
+    }
     command.arg(format!("--service-cluster-ip-range={SERVICE_RANGE}")).args(options);
     Ok(command)
 }
@@ -374,14 +448,14 @@ fn log(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// Starts a program that writes its output to `log`.
-pub(super) fn spawn(ns: &Netns, mut command: Command, log: &Path) -> Result<Proc> {
+pub(crate) fn spawn(ns: &Netns, mut command: Command, log: &Path) -> Result<Proc> {
     let file = File::options().create(true).append(true).open(log)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     Proc::spawn(ns, command)
 }
 
 /// The last lines of a log.
-pub(super) fn tail(log: &Path) -> String {
+pub(crate) fn tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")

@@ -1,24 +1,18 @@
-//! `nodefence controller` beside a real API server, with exactly the rights that docs/kubernetes.md gives it.
+//! `nodefence controller` beside a real API server, with exactly the rights that the manifests give it.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{ControlPlane, control::spawn};
+use super::{ControlPlane, control::spawn, rights::CONTROLLER};
 use crate::{Proc, client::wait_until, nodefence_command};
 
 /// A generous limit, since the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The user that the controllers are at the API server.
-const USER: &str = "nodefence-controller";
-/// The namespace of the Lease.
-const NAMESPACE: &str = "nodefence";
 /// The path of the Lease.
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/nodefence/leases/nodefence-controller";
-const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1";
-const PAGE: &str = include_str!("../../../docs/kubernetes.md");
 
 /// A controller. Its process ends when this is dropped.
 #[derive(Debug)]
@@ -28,36 +22,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Gives controllers the documented rights and a namespace for their Lease.
-    ///
-    /// # Errors
-    /// Fails with the server's error, or if the page has no such roles.
-    pub fn allow(control: &ControlPlane) -> Result<()> {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-        control.object("/api/v1/namespaces", &namespace)?;
-        let subjects = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]);
-        for (kind, plural, folder) in [
-            ("ClusterRole", "clusterroles", ROLES.to_owned()),
-            ("Role", "roles", format!("{ROLES}/namespaces/{NAMESPACE}")),
-        ] {
-            control.api.apply_yaml(&format!("{folder}/{plural}/{USER}"), &documented(kind)?)?;
-            let binding = json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": format!("{kind}Binding"), "metadata": {"name": USER},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": USER},
-                "subjects": subjects,
-            });
-            let bindings = plural.replace("roles", "rolebindings");
-            control.object(&format!("{folder}/{bindings}"), &binding)?;
-        }
-        Ok(())
-    }
-
     /// Starts a controller. Does not wait for it.
     ///
     /// # Errors
     /// Fails if the binary is missing, or if it cannot be started.
     pub fn start(control: &ControlPlane, identity: &str) -> Result<Self> {
-        let kubeconfig = control.kubeconfig_as(USER)?;
+        let kubeconfig = control.kubeconfig_as(CONTROLLER)?;
         let log = kubeconfig.with_file_name(format!("controller-{identity}.log"));
         let mut command = nodefence_command()?;
         command.args(["controller", "--identity", identity, "--pool-label", "example.com/pool"]);
@@ -114,17 +84,4 @@ impl Controller {
         let lease: Value = control.api.get(LEASE)?;
         Ok(lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
     }
-}
-
-/// The role of this kind in the page's section on the controller.
-fn documented(kind: &str) -> Result<String> {
-    let wanted = format!("kind: {kind}\nmetadata: {{ name: {USER}");
-    for block in PAGE.split("```yaml\n").skip(1).filter_map(|block| block.split("```").next()) {
-        for document in block.split("---\n") {
-            if document.contains(&wanted) {
-                return Ok(document.to_owned());
-            }
-        }
-    }
-    bail!("docs/kubernetes.md has no {kind} {USER}")
 }

@@ -3,7 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -71,6 +71,22 @@ impl KubeProxy {
         mode: Mode,
         sync_period: Duration,
     ) -> Result<Self> {
+        let mut this = Self::begin(&control.kubeconfig()?, ns, node, mode, sync_period)?;
+        this.wait_for_sync()?;
+        Ok(this)
+    }
+
+    /// Same as [`KubeProxy::start_with`], with this kubeconfig, and without the wait for the first sync.
+    ///
+    /// # Errors
+    /// Fails if the program is missing, or if it cannot be started.
+    pub fn begin(
+        kubeconfig: &Path,
+        ns: &Arc<Netns>,
+        node: &str,
+        mode: Mode,
+        sync_period: Duration,
+    ) -> Result<Self> {
         let dir = TempDir::with_prefix("nodefence-kube-proxy-")?;
         // JSON is YAML too. kube-proxy must not set conntrack's limits, which are the machine's and not this namespace's.
         let config = json!({
@@ -78,7 +94,7 @@ impl KubeProxy {
             "mode": mode.to_string(),
             (mode.to_string()): {"syncPeriod": format!("{}s", sync_period.as_secs_f64())},
             "hostnameOverride": node,
-            "clientConnection": {"kubeconfig": control.kubeconfig()?},
+            "clientConnection": {"kubeconfig": kubeconfig},
             "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             // In nftables mode node ports are by default only at the Node's own address.
             "nodePortAddresses": ["0.0.0.0/0", "::/0"],
@@ -91,9 +107,7 @@ impl KubeProxy {
         command.arg("--config").arg(file);
         let log = dir.path().join("log");
         let proc = spawn(ns, command, &log)?;
-        let mut this = Self { mode, ns: Arc::clone(ns), proc, dir };
-        this.wait_for_sync()?;
-        Ok(this)
+        Ok(Self { mode, ns: Arc::clone(ns), proc, dir })
     }
 
     /// Waits until both families have synced.
@@ -169,6 +183,11 @@ impl KubeProxy {
 
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("log")
+    }
+
+    /// The process.
+    pub const fn process(&self) -> &Proc {
+        &self.proc
     }
 
     /// Freezes kube-proxy. Its rules stay as they are, as if its watch of the API server had died.

@@ -1,4 +1,4 @@
-//! A relay of bytes between an agent and the API server, in one namespace. It counts them, and cuts connections.
+//! A relay of bytes between a client and the API server. It counts them, and cuts connections.
 
 use std::{
     io::{self, Read, Write},
@@ -26,7 +26,7 @@ pub struct Wire(Arc<State>);
 struct State {
     refuses: AtomicBool,
     to_server: AtomicU64,
-    to_agent: AtomicU64,
+    to_client: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -36,12 +36,21 @@ impl Wire {
     /// # Errors
     /// Fails if the port is in use.
     pub fn start(ns: &Netns) -> Result<Self> {
+        Self::between(ns, ns)
+    }
+
+    /// Same as [`Wire::start`], for a client in another namespace than the API server's. The client needs no other way out of its namespace.
+    ///
+    /// # Errors
+    /// Fails as [`Wire::start`] does.
+    pub fn between(client: &Netns, server: &Netns) -> Result<Self> {
         let this = Self::default();
         let own = this.clone();
-        let listener = ns
+        // A socket stays in the namespace of the thread that made it.
+        let listener = client
             .run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)))
             .with_context(|| format!("listen on port {PORT}"))?;
-        ns.spawn(move || {
+        server.spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 // An error is ignored: the client reports that its connection was closed.
                 let _unreachable = own.join(near);
@@ -61,7 +70,7 @@ impl Wire {
         let this = self.clone();
         thread::spawn(move || copy(to_server, &this.0.to_server));
         let this = self.clone();
-        thread::spawn(move || copy((far, near), &this.0.to_agent));
+        thread::spawn(move || copy((far, near), &this.0.to_client));
         Ok(())
     }
 
@@ -69,7 +78,7 @@ impl Wire {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all connections to the agent by a RST. Until [`Wire::heal`] new ones end in the same way.
+    /// Ends all connections to the client by a RST. Until [`Wire::heal`] new ones end in the same way.
     pub fn reset(&self) {
         self.0.refuses.store(true, Ordering::Relaxed);
         for near in self.open().drain(..) {
@@ -83,9 +92,14 @@ impl Wire {
         self.0.refuses.store(false, Ordering::Relaxed);
     }
 
-    /// How many bytes went to the API server and to the agent so far, with what TLS adds.
-    pub fn bytes(&self) -> u64 {
-        self.0.to_server.load(Ordering::Relaxed) + self.0.to_agent.load(Ordering::Relaxed)
+    /// How many bytes the API server has sent so far, with what TLS adds.
+    pub fn from_server(&self) -> u64 {
+        self.0.to_client.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes the client has sent so far, with what TLS adds.
+    pub fn from_client(&self) -> u64 {
+        self.0.to_server.load(Ordering::Relaxed)
     }
 }
 

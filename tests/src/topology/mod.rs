@@ -25,6 +25,17 @@ impl Cluster {
     /// # Errors
     /// Fails without root, or if this kernel lacks a device type or an nftables expression. The error names the command.
     pub fn new(options: Options) -> Result<Self> {
+        let mut this = Self::without_servers(options)?;
+        this.b.serve()?;
+        this.c.serve()?;
+        Ok(this)
+    }
+
+    /// Builds the cluster without servers, for a test that brings its own.
+    ///
+    /// # Errors
+    /// Fails as [`Cluster::new`] does.
+    pub fn without_servers(options: Options) -> Result<Self> {
         let mut this = Self {
             options,
             client: Arc::new(Netns::with_lo_down("client")?),
@@ -36,8 +47,6 @@ impl Cluster {
         };
         this._tun = links::build(&this).context("links of the cluster")?;
         proxy::build(&this).context("proxy of node A")?;
-        this.b.serve()?;
-        this.c.serve()?;
         Ok(this)
     }
 }

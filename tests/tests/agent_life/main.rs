@@ -25,10 +25,12 @@ use serde_json::Value;
 mod adjust;
 mod ends;
 mod flood;
+mod hangs;
 mod journal;
 mod service;
 mod socket;
 mod unread;
+mod watchdog;
 
 /// A generous limit, since the machine may be busy.
 const READY: Duration = Duration::from_secs(60);

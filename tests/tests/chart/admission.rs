@@ -57,3 +57,31 @@ fn flags_have_a_bound_and_their_author_s_name() -> Result<()> {
     ensure!(error.contains("more than 24 hours"), "{error}");
     Ok(())
 }
+
+/// No program could read such a time, and one that is an offset of 99 hours.
+#[test]
+fn ends_lie_before_the_year_9999() -> Result<()> {
+    let control = server("chart-ends")?;
+    let pauses = |until: &str| {
+        let spec = json!({"pauses": [{"by": "admin", "until": until}]});
+        let meta = json!({"name": "default"});
+        json!({"apiVersion": "nodefence.io/v1alpha1", "kind": "NodefenceSettings", "metadata": meta, "spec": spec})
+    };
+    let answer = |path: &str, object: &Value| {
+        let answer = control.api.create(&format!("{path}?dryRun=All"), object);
+        answer.err().map(|error| format!("{error:#}")).unwrap_or_default()
+    };
+    let both = |until: &str| {
+        let of_flag = answer(FLAGS, &flag("ends", json!({"until": until})));
+        [of_flag, answer("/apis/nodefence.io/v1alpha1/nodefencesettings", &pauses(until))]
+    };
+    ensure!(both("9998-12-31T23:59:59Z") == ["", ""], "{:?}", both("9998-12-31T23:59:59Z"));
+    for until in ["9999-12-31T23:59:59Z", "9999-01-01T00:00:00Z"] {
+        let [of_flag, of_settings] = both(until);
+        ensure!(of_flag.contains("spec.until: expected a time before the year 9999"), "{until}: {of_flag}");
+        ensure!(of_settings.contains("expected an `until` before the year 9999"), "{until}: {of_settings}");
+    }
+    let refused = both("2026-06-01T12:00:00+99:00");
+    ensure!(refused.iter().all(|error| !error.is_empty()), "{refused:?}");
+    Ok(())
+}

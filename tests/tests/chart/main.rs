@@ -37,6 +37,7 @@ fn wrong_values_are_refused_by_name() -> Result<()> {
     for (value, name) in [
         ("agents.profile=privileged", "agents"),
         ("agent.image=x", "image"),
+        ("agent.minReadySeconds=-1", "minReadySeconds"),
         ("agent.http.ports=1", "ports"),
         ("agent.resources.limit.memory=1Gi", "limit"),
         ("controller.hostNetwork=true", "hostNetwork"),
@@ -118,7 +119,10 @@ fn a_toggle_turns_its_objects_off_and_nothing_else() -> Result<()> {
         ("namespace.create=false", "Namespace nodefence".to_owned()),
         ("controller.podDisruptionBudget=false", "PodDisruptionBudget nodefence-controller".to_owned()),
         ("hooks.applyCrds=false", off("nodefence-crds")),
-        ("hooks.modeOff=false", off("nodefence-uninstall")),
+        (
+            "hooks.modeOff=false",
+            format!("{}, Role nodefence-uninstall, RoleBinding nodefence-uninstall", off("nodefence-uninstall")),
+        ),
         (
             "admissionPolicy=false",
             "ValidatingAdmissionPolicy nodefence-nodeflags, ValidatingAdmissionPolicyBinding nodefence-nodeflags".to_owned(),
@@ -187,6 +191,10 @@ fn the_agents_pod_is_as_it_must_be() -> Result<()> {
     ] {
         ensure!(pod[field] == value, "{field}: {}", pod[field]);
     }
+    // With the settings of the probe, a pod counts as available some seconds after its own agent has taken over.
+    ensure!(agent["spec"]["minReadySeconds"] == 5, "{agent:#}");
+    let probe = &pod["containers"][0]["readinessProbe"];
+    ensure!(probe["exec"]["command"] == json!(["/nodefence", "status", "--ready"]), "{probe:#}");
     let guard = &pod["initContainers"][0];
     ensure!(guard["restartPolicy"] == "Always" && guard["args"] == json!(["guard", "--wait"]), "{guard:#}");
     for container in containers(pod) {
@@ -197,20 +205,14 @@ fn the_agents_pod_is_as_it_must_be() -> Result<()> {
         let variables = container["env"].as_array().context("no variables")?;
         let pins = variables.iter().find(|variable| variable["name"] == "NODEFENCE_PIN_DIR");
         ensure!(pins.is_some_and(|pins| pins["value"] == "/host/bpf/nodefence/v3"), "{variables:?}");
+        let own = variables.iter().find(|variable| variable["name"] == "NODEFENCE_POD_UID");
+        let field = own.map(|own| &own["valueFrom"]["fieldRef"]["fieldPath"]);
+        ensure!(field.is_some_and(|field| field == "metadata.uid"), "{variables:?}");
     }
     let cgroup = |mount: &&Value| mount["name"] == "cgroup" && mount["readOnly"] == true;
     let mounts = pod["containers"][0]["volumeMounts"].as_array().context("mounts")?;
     ensure!(mounts.iter().any(|mount| cgroup(&mount)), "{mounts:?}");
     Ok(())
-}
-
-/// The capabilities of a systemd unit, by their names in Kubernetes.
-fn of_unit(unit: &str) -> Result<Vec<String>> {
-    let listed = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
-    let listed = listed.context("the unit names no capabilities")?.split_whitespace();
-    let mut names: Vec<String> = listed.map(|name| name.trim_start_matches("CAP_").to_owned()).collect();
-    names.sort();
-    Ok(names)
 }
 
 #[test]
@@ -223,10 +225,10 @@ fn the_profile_decides_what_the_agents_containers_may_do() -> Result<()> {
     for context in of(&[])? {
         ensure!(context["privileged"] == true && context["capabilities"].is_null(), "{context}");
     }
-    // `agent_life::service` shows that the units' capabilities are enough.
-    let wanted = [
-        of_unit(include_str!("../../../deploy/systemd/nodefence-guard.service"))?,
-        of_unit(include_str!("../../../deploy/systemd/nodefence.service"))?,
+    // `agent_capabilities` shows that they are enough, and that none is spare.
+    let wanted: [&[&str]; 2] = [
+        &["BPF", "NET_ADMIN", "SYS_NICE"],
+        &["NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE", "SYS_RESOURCE"],
     ];
     for (context, wanted) in of(&["--set", "agent.profile=unprivileged"])?.iter().zip(wanted) {
         ensure!(context["privileged"].is_null() && context["allowPrivilegeEscalation"] == false, "{context}");
@@ -274,30 +276,38 @@ fn the_digest_and_what_a_user_adds_take_effect() -> Result<()> {
     ensure!(template["metadata"]["annotations"]["more"] == "z", "{template:#}");
     let agent = &template["spec"]["containers"][0];
     ensure!(args(agent).iter().any(|word| word == "--proxy=ipvs"), "{agent:#}");
-    ensure!(agent["readinessProbe"]["httpGet"]["host"] == "192.0.2.7", "{agent:#}");
+    ensure!(args(agent).iter().any(|word| word == "--http=192.0.2.7:9478"), "{agent:#}");
     Ok(())
 }
 
-/// Runs the verb of each container with each of its options and `--help`.
+/// The verb and the options of a container's readiness probe. Empty if it has none.
+fn probe(container: &Value) -> Vec<String> {
+    let words = container["readinessProbe"]["exec"]["command"].as_array();
+    words.into_iter().flatten().skip(1).filter_map(|word| word.as_str().map(str::to_owned)).collect()
+}
+
+/// Runs the verb of each container with each of its options and `--help`, and those of its probe.
 #[test]
 fn the_program_knows_each_verb_and_option_that_the_chart_gives_it() -> Result<()> {
     bin_path::bin("nodefence")?;
     for (name, pod) in pod_specs(&render(ALL)?)? {
+        let mut commands = Vec::new();
         for container in containers(pod) {
-            let words = args(container);
-            let (verb, rest) = words.split_first().with_context(|| format!("{name}: no verb"))?;
-            let options = rest
-                .iter()
-                .filter(|word| word.starts_with("--"))
-                .map(|word| word.split('=').next().unwrap_or(word));
-            for word in [verb.as_str()].into_iter().chain(options) {
-                let mut command: Command = nodefence_command()?;
-                let output = command.args([verb.as_str(), "--help"]).output()?;
-                let help = String::from_utf8_lossy(&output.stdout).into_owned();
-                let known = output.status.success()
-                    && (word == verb
-                        || help.split_whitespace().any(|part| part.trim_end_matches(',') == word));
-                ensure!(known, "{name}: `nodefence {verb}` has no {word}:\n{help}");
+            commands.push(args(container));
+            commands.extend(Some(probe(container)).filter(|words| !words.is_empty()));
+        }
+        for words in commands {
+            let first = words.first().with_context(|| format!("{name}: no verb"))?;
+            // `nodefence kubectl` has verbs of its own.
+            let (verb, rest) = words.split_at(if first == "kubectl" { 2 } else { 1 });
+            let mut command: Command = nodefence_command()?;
+            let output = command.args(verb).arg("--help").output()?;
+            let help = String::from_utf8_lossy(&output.stdout).into_owned();
+            ensure!(output.status.success(), "{name}: nodefence has no verb {verb:?}:\n{help}");
+            let bare = |word: &str| word.split(['=', '[', ',']).next().unwrap_or(word).to_owned();
+            for option in rest.iter().filter(|word| word.starts_with("--")).map(|word| bare(word)) {
+                let known = help.split_whitespace().any(|part| bare(part) == option);
+                ensure!(known, "{name}: `nodefence {verb:?}` has no {option}:\n{help}");
             }
         }
     }

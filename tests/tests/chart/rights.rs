@@ -1,6 +1,10 @@
 //! The rights that the chart gives, in a real API server: enough for each program, and no more.
 
-use std::{collections::BTreeSet, path::Path, process::Stdio};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{kube::ControlPlane, nodefence_command};
@@ -8,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     helm::{ALL, render},
+    objects::{args, find},
     server::{create, server},
 };
 
@@ -49,34 +54,74 @@ fn resources(control: &ControlPlane) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// What whoever steals an agent's token may do: read what the agent reads, and ask about himself as any account may.
-#[test]
-fn an_agent_s_token_reads_five_kinds_and_changes_nothing() -> Result<()> {
-    let control = server("chart-agent")?;
-    create(&control, &render(ALL)?, &RIGHTS)?;
+/// All that a ServiceAccount may do in the chart's namespace, but for what each account may: ask about itself.
+fn allowed(control: &ControlPlane, account: &str) -> Result<BTreeSet<String>> {
     let mut allowed = BTreeSet::new();
-    let resources = resources(&control)?;
+    let resources = resources(control)?;
     ensure!(resources.len() > 60, "{resources:?}");
     for (group, resource) in &resources {
         for verb in VERBS {
-            if may(&control, "nodefence-agent", verb, group, resource)? {
+            if may(control, account, verb, group, resource)? {
                 allowed.insert(format!("{verb} {resource}.{group}"));
             }
         }
     }
+    // The roles system:basic-user and system:discovery, which each account has.
+    for review in [
+        "selfsubjectaccessreviews.authorization",
+        "selfsubjectrulesreviews.authorization",
+        "selfsubjectreviews.authentication",
+    ] {
+        let review = format!("create {review}.k8s.io");
+        ensure!(allowed.remove(&review), "{review}: {allowed:?}");
+    }
+    Ok(allowed)
+}
+
+/// What whoever steals an agent's token may do: read what the agent reads.
+#[test]
+fn an_agent_s_token_reads_five_kinds_and_changes_nothing() -> Result<()> {
+    let control = server("chart-agent")?;
+    create(&control, &render(ALL)?, &RIGHTS)?;
+    let allowed = allowed(&control, "nodefence-agent")?;
     let read = ["services.", "endpointslices.discovery.k8s.io"].into_iter();
     let ours = ["nodemembers", "nodeflags", "nodefencesettings"].map(|kind| format!("{kind}.nodefence.io"));
-    let mut wanted: BTreeSet<String> = read
+    let wanted: BTreeSet<String> = read
         .map(str::to_owned)
         .chain(ours)
-        .flat_map(|resource| ["get", "list", "watch"].map(|verb| format!("{verb} {resource}")))
+        .flat_map(|resource| ["list", "watch"].map(|verb| format!("{verb} {resource}")))
         .collect();
-    // The roles system:basic-user and system:discovery, which each account has.
-    for review in ["selfsubjectaccessreviews", "selfsubjectrulesreviews"] {
-        wanted.insert(format!("create {review}.authorization.k8s.io"));
-    }
-    wanted.insert("create selfsubjectreviews.authentication.k8s.io".to_owned());
     ensure!(allowed == wanted, "{:?}", allowed.symmetric_difference(&wanted).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// The Job before a removal turns agents off, asks them, and does nothing else. It asks agents of its own namespace alone.
+#[test]
+fn the_uninstall_s_account_turns_agents_off_and_asks_them() -> Result<()> {
+    let control = server("chart-uninstall")?;
+    create(&control, &render(ALL)?, &RIGHTS)?;
+    let found = allowed(&control, "nodefence-uninstall")?;
+    // Of the settings, the object `default` alone may be read and changed: `allowed` names none.
+    let wanted =
+        ["list pods.", "get pods/proxy.", "create nodefencesettings.nodefence.io"].map(str::to_owned).into();
+    ensure!(found == wanted, "{:?}", found.symmetric_difference(&wanted).collect::<Vec<_>>());
+    let folder = tempfile::TempDir::with_prefix("nodefence-chart-")?;
+    let rendered = render(ALL)?;
+    let job = find(&rendered, "Job", "nodefence-uninstall")?;
+    let words = args(&job["spec"]["template"]["spec"]["containers"][0]);
+    let run = |words: Vec<String>| -> Result<(bool, String)> {
+        let mut command = nodefence_command()?;
+        command.args(words).env("KUBECONFIG", kubeconfig(&control, "nodefence-uninstall", folder.path())?);
+        said(&control, command)
+    };
+    let local = |word: &String| !word.starts_with("--api-server");
+    let (done, text) = run(words.into_iter().filter(local).collect())?;
+    ensure!(done && text.contains("off        0 of 0 agents"), "{text}");
+    let settings = control.api.get("/apis/nodefence.io/v1alpha1/nodefencesettings/default")?;
+    ensure!(settings["spec"]["mode"] == "off", "{settings:#}");
+    let elsewhere = ["kubectl", "mode", "off", "--wait", "--namespace", "default"].map(str::to_owned);
+    let (done, text) = run(elsewhere.into())?;
+    ensure!(!done && text.contains("you may not list pods"), "{text}");
     Ok(())
 }
 
@@ -95,8 +140,13 @@ fn apply(control: &ControlPlane, account: &str) -> Result<(bool, String)> {
     let folder = tempfile::TempDir::with_prefix("nodefence-chart-")?;
     let mut command = nodefence_command()?;
     command.args(["crds", "--apply", "--kubeconfig"]).arg(kubeconfig(control, account, folder.path())?);
+    said(control, command)
+}
+
+/// Runs a command beside the API server. Returns whether it succeeded, and what it printed.
+fn said(control: &ControlPlane, mut command: Command) -> Result<(bool, String)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = control.ns.run(move || command.spawn()).context("start nodefence crds")?;
+    let child = control.ns.run(move || command.spawn()).context("start nodefence")?;
     let output = child.wait_with_output()?;
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();

@@ -162,13 +162,12 @@ fn find(folder: &Path, go_mod: &str, candidates: &[PathBuf]) -> Result<PathBuf> 
     let release = pins::release(go_mod).context("go.mod names no Go release")?;
     let what = if refused.is_empty() { "there is no `go` on PATH".to_owned() } else { refused.concat() };
     bail!(
-        "{} are built from source, which needs Go {release} or later: {what}\n\
+        "Kubernetes' programs are built from source, which needs Go {release} or later: {what}\n\
         One of these helps:\n  \
         - `apt install golang-go`, where `apt-cache policy golang-go` offers that release; else the package golang-{}-go, from backports or unstable\n  \
         - any Go from 1.21 on, with GOTOOLCHAIN=auto in the environment: it fetches the release itself\n  \
         - the archive from https://go.dev/dl/, unpacked to /usr/local/go\n  \
         - {}=FOLDER with ready programs in it",
-        pins::names().collect::<Vec<_>>().join(", "),
         minor(release),
         pins::FOLDER,
     )

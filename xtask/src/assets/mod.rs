@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use pins::FOLDER;
+pub(crate) use pins::Set;
 use serde_json::json;
 
 use crate::output::Output;
@@ -28,10 +29,10 @@ struct Asset {
 }
 
 /// Runs the verb `assets`: builds or finds the programs, and prints them.
-pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
-    let folder = ensure(workspace)?;
+pub(crate) fn verb(workspace: &Workspace, set: Set, format: Output) -> Result<()> {
+    let folder = ensure(workspace, set)?;
     let assets: Vec<(&str, Asset)> =
-        pins::names().map(|name| Ok((name, ask(&folder, name)?))).collect::<Result<_>>()?;
+        set.names().map(|name| Ok((name, ask(&folder, name)?))).collect::<Result<_>>()?;
     match format {
         Output::Table => print_table(&folder, &assets),
         Output::Json => {
@@ -44,15 +45,15 @@ pub(crate) fn verb(workspace: &Workspace, format: Output) -> Result<()> {
 }
 
 /// The folder of the programs: the folder that [`FOLDER`] names, else a folder of the cache. Programs that the cache lacks are built.
-pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
+pub(crate) fn ensure(workspace: &Workspace, set: Set) -> Result<PathBuf> {
     let folder = match env::var_os(FOLDER).filter(|value| !value.is_empty()) {
         Some(folder) => {
-            let folder = ready(Path::new(&folder))?;
+            let folder = ready(Path::new(&folder), set)?;
             // All programs are run before the link points to them.
-            pins::names().try_for_each(|name| ask(&folder, name).map(drop))?;
+            set.names().try_for_each(|name| ask(&folder, name).map(drop))?;
             folder
         }
-        None => store::ensure(&workspace.root.join("tests/assets"))?,
+        None => store::ensure(&workspace.root.join("tests/assets"), set)?,
     };
     link(&workspace.target, &folder)?;
     Ok(folder)
@@ -62,9 +63,9 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<PathBuf> {
 ///
 /// # Errors
 /// Fails if programs are missing. The error names them.
-fn ready(folder: &Path) -> Result<PathBuf> {
+fn ready(folder: &Path, set: Set) -> Result<PathBuf> {
     let folder = fs::canonicalize(folder).with_context(|| format!("{FOLDER}={}", folder.display()))?;
-    let missing: Vec<&str> = pins::names().filter(|name| !process::is_program(&folder.join(name))).collect();
+    let missing: Vec<&str> = set.names().filter(|name| !process::is_program(&folder.join(name))).collect();
     if missing.is_empty() {
         return Ok(folder);
     }
@@ -72,7 +73,7 @@ fn ready(folder: &Path) -> Result<PathBuf> {
         "{FOLDER}={} lacks {}; wanted in it: {}. Without {FOLDER} they are built from source",
         folder.display(),
         missing.join(", "),
-        pins::names().collect::<Vec<_>>().join(", ")
+        set.names().collect::<Vec<_>>().join(", ")
     )
 }
 
@@ -93,8 +94,12 @@ fn link(target: &Path, folder: &Path) -> Result<()> {
 /// Asks a program for its version. So a program that cannot run here is noticed now, and not in the middle of a test.
 fn ask(folder: &Path, name: &str) -> Result<Asset> {
     let path = folder.join(name);
-    let words: &[&str] =
-        if name == "helm" { &["version", "--template={{.Version}}"] } else { &["--version"] };
+    let words: &[&str] = match name {
+        "helm" => &["version", "--template={{.Version}}"],
+        "kubectl" => &["version", "--client"],
+        "containerd-shim-runc-v2" => &["-v"],
+        _ => &["--version"],
+    };
     let mut command = process::command(&path);
     let printed = process::output(command.args(words))?;
     let version =
@@ -103,9 +108,11 @@ fn ask(folder: &Path, name: &str) -> Result<Asset> {
     Ok(Asset { path, version, bytes })
 }
 
-/// The version of `Kubernetes v1.36.3`, `etcd Version: 3.6.8` or `promtool, version 0.316.0 (branch: )`: of the first line the last word before brackets.
+/// The version of `Kubernetes v1.36.3`, `etcd Version: 3.6.8` or `promtool, version 0.316.0 (branch: )`: the last word before brackets, of the first line that
+/// names a version so, else of the first line.
 fn version(printed: &str) -> Option<String> {
-    let line = printed.lines().next()?.split('(').next()?;
+    let named = printed.lines().find(|line| line.contains("Version: "));
+    let line = named.or_else(|| printed.lines().next())?.split('(').next()?;
     line.split_whitespace().last().map(|word| word.trim_start_matches('v').to_owned())
 }
 
@@ -128,6 +135,10 @@ mod tests {
     #[test]
     fn the_version_is_the_last_word_of_the_first_line() {
         assert_eq!(version("Kubernetes v1.36.3\n").as_deref(), Some("1.36.3"));
+        assert_eq!(
+            version("containerd-shim-runc-v2:\n  Version:  v2.4.2\n  Go version: go1.26.8\n").as_deref(),
+            Some("2.4.2")
+        );
         assert_eq!(version("etcd Version: 3.6.8\nGit SHA: none\n").as_deref(), Some("3.6.8"));
         assert_eq!(
             version("promtool, version 0.316.0 (branch: , revision: unknown)\n").as_deref(),
@@ -139,16 +150,16 @@ mod tests {
     #[test]
     fn a_ready_folder_names_what_it_lacks() {
         let scratch = Scratch::new(&env::temp_dir().join("nodefence-xtask-ready")).expect("a folder");
-        for name in pins::names() {
+        for name in Set::Tests.names() {
             fs::write(scratch.path().join(name), "").expect("a file");
         }
         let run =
             |name: &str| fs::set_permissions(scratch.path().join(name), fs::Permissions::from_mode(0o755));
-        pins::names().filter(|name| *name != "kube-proxy").try_for_each(run).expect("permissions");
-        let error = ready(scratch.path()).expect_err("one cannot be run").to_string();
+        Set::Tests.names().filter(|name| *name != "kube-proxy").try_for_each(run).expect("permissions");
+        let error = ready(scratch.path(), Set::Tests).expect_err("one cannot be run").to_string();
         assert!(error.contains("lacks kube-proxy;"), "{error}");
         run("kube-proxy").expect("permissions");
-        assert_eq!(ready(scratch.path()).expect("complete"), scratch.path());
+        assert_eq!(ready(scratch.path(), Set::Tests).expect("complete"), scratch.path());
     }
 
     #[test]

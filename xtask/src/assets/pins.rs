@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -32,6 +32,11 @@ impl Program {
     const fn new(name: &'static str, package: &'static str) -> Self {
         Self { name, package, tags: &[] }
     }
+
+    /// A program of containerd, without the snapshotters that need C libraries or other file systems.
+    const fn containerd(name: &'static str, package: &'static str) -> Self {
+        Self { name, package, tags: &["no_btrfs", "no_devmapper", "no_zfs"] }
+    }
 }
 
 impl Module {
@@ -41,9 +46,34 @@ impl Module {
     }
 }
 
-/// All modules. Other programs of Kubernetes belong in the same module as these. A program that depends on other versions of the same libraries (such as
-/// containerd) needs a module of its own.
-pub(crate) const MODULES: &[Module] = &[
+/// The programs that a verb needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// Those of the tests.
+    Tests,
+    /// Those of the tests, and those of `cluster-test`.
+    Cluster,
+}
+
+impl Set {
+    /// The modules of this set.
+    pub(crate) fn modules(self) -> impl Iterator<Item = &'static Module> {
+        let more = match self {
+            Self::Tests => &[],
+            Self::Cluster => CLUSTER,
+        };
+        MODULES.iter().chain(more)
+    }
+
+    /// The names of this set's programs.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        self.modules().flat_map(Module::names)
+    }
+}
+
+/// The modules of the tests. Other programs of Kubernetes belong in the same module as these. A program that depends on other versions of the same libraries
+/// (such as containerd) needs a module of its own.
+const MODULES: &[Module] = &[
     Module {
         folder: "kubernetes",
         programs: &[
@@ -61,6 +91,32 @@ pub(crate) const MODULES: &[Module] = &[
             // Without the clients of clouds, in which promtool would look for targets.
             tags: &["remove_all_sd"],
         }],
+    },
+    // It is written here, and not in the module of Kubernetes: that module is built in minutes, and this one in seconds.
+    Module { folder: "informer", programs: &[Program::new("informer", "nodefence.test/assets/informer")] },
+];
+
+/// What `cluster-test` needs beside these. The same pins as the tests' Kubernetes, but a list of its own: other verbs do not build these programs.
+const CLUSTER: &[Module] = &[
+    Module {
+        folder: "kubernetes",
+        programs: &[
+            Program::new("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+            Program::new("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            Program::new("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            Program::new("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+        ],
+    },
+    Module {
+        folder: "containerd",
+        programs: &[
+            Program::containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+            Program::containerd(
+                "containerd-shim-runc-v2",
+                "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            ),
+            Program::containerd("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+        ],
     },
 ];
 
@@ -87,6 +143,11 @@ const VERSIONS: &[Version] = &[
         part: |version| version,
     },
     Version {
+        module: "github.com/containerd/containerd/v2",
+        variable: "github.com/containerd/containerd/v2/version.Version",
+        part: |version| version,
+    },
+    Version {
         module: "github.com/prometheus/prometheus",
         variable: "github.com/prometheus/common/version.Version",
         part: |version| version.trim_start_matches('v'),
@@ -97,11 +158,6 @@ const VERSIONS: &[Version] = &[
 const KUBERNETES: &str = "k8s.io/kubernetes";
 /// Raise this number when a change of the build makes other programs from the same pins.
 const FORMAT: u32 = 1;
-
-/// The names of all programs.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    MODULES.iter().flat_map(Module::names)
-}
 
 fn major(version: &str) -> &str {
     version.trim_start_matches('v').split('.').next().unwrap_or_default()
@@ -143,11 +199,26 @@ pub(crate) fn text(folder: &Path, module: &Module) -> Result<String> {
         let tags: String = tags.iter().map(|tag| format!(" {tag}")).collect();
         let _infallible = writeln!(text, "program {name} {package}{tags}");
     }
-    for file in ["go.mod", "go.sum"] {
-        let path = folder.join(module.folder).join(file);
+    let folder = folder.join(module.folder);
+    let own = sources(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for file in ["go.mod", "go.sum"].map(PathBuf::from).into_iter().chain(own) {
+        let path = folder.join(file);
         text += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     }
     Ok(text)
+}
+
+/// The names of the Go files beside a `go.mod`, in the order of names: the sources of programs that are written here.
+fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = PathBuf::from(entry?.file_name());
+        if name.extension().is_some_and(|extension| extension == "go") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -181,7 +252,7 @@ mod tests {
     #[test]
     fn every_pin_changes_the_text_and_the_clone_s_own_pins_are_whole() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/assets");
-        for module in MODULES {
+        for module in Set::Cluster.modules() {
             let go_mod = fs::read_to_string(home.join(module.folder).join("go.mod")).expect("go.mod");
             for Program { package, .. } in module.programs {
                 let listed = [format!("\t{package}\n"), format!("tool {package}\n")];
@@ -199,19 +270,24 @@ mod tests {
         }
         let scratch =
             crate::cache::Scratch::new(&std::env::temp_dir().join("nodefence-xtask-pins")).expect("a folder");
-        for module in MODULES {
+        for module in Set::Cluster.modules() {
             let to = scratch.path().join(module.folder);
             fs::create_dir_all(&to).expect("a folder");
-            for file in ["go.mod", "go.sum"] {
+            let own = sources(&home.join(module.folder)).expect("names");
+            assert_eq!(own.len(), usize::from(module.folder == "informer"), "{own:?}");
+            for file in ["go.mod", "go.sum"].map(PathBuf::from).iter().chain(&own) {
                 fs::copy(home.join(module.folder).join(file), to.join(file)).expect("a copy");
             }
             let real = text(&home, module).expect("pins");
             let copied = text(scratch.path(), module).expect("pins");
             assert_eq!(copied, real, "the clone's place does not matter");
-            let sums = to.join("go.sum");
-            let changed = fs::read_to_string(&sums).expect("sums") + "\n";
-            fs::write(&sums, changed).expect("sums");
-            assert_ne!(text(scratch.path(), module).expect("pins"), real);
+            for file in ["go.sum"].map(PathBuf::from).iter().chain(&own) {
+                let before = text(scratch.path(), module).expect("pins");
+                let path = to.join(file);
+                let changed = fs::read_to_string(&path).expect("a file") + "\n";
+                fs::write(&path, changed).expect("a file");
+                assert_ne!(text(scratch.path(), module).expect("pins"), before, "{}", file.display());
+            }
         }
     }
 }

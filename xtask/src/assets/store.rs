@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, Result, bail};
 
 use super::golang;
-use super::pins::{self, MODULES};
+use super::pins::{self, Set};
 use crate::cache::{self, SCRATCH, Scratch};
 use crate::process;
 use crate::say::say;
@@ -21,12 +21,12 @@ const LOCK: &str = "lock";
 /// The end of the name of a folder with the programs of all modules.
 const TOGETHER: &str = "-all";
 
-/// The folder of the programs that `sources` (the clone's `tests/assets`) pins. What is missing is built first.
-pub(super) fn ensure(sources: &Path) -> Result<PathBuf> {
+/// The folder of the programs of `set` that `sources` (the clone's `tests/assets`) pins. What is missing is built first.
+pub(super) fn ensure(sources: &Path, set: Set) -> Result<PathBuf> {
     let home = cache::folder()?.join("assets");
     let mut all = String::new();
     let mut made = Vec::new();
-    for module in MODULES {
+    for module in set.modules() {
         let pins = pins::text(sources, module)?;
         let names: Vec<&str> = module.names().collect();
         let folder = ensure_in(&home, &names, &pins, |to| golang::build(sources, module, to))?;

@@ -15,8 +15,17 @@ use sha2::{Digest as _, Sha256};
 
 /// The path of the program in the image.
 const PROGRAM: &str = "nodefence";
-/// The annotation by which tools find an image of a layout.
-const NAME: &str = "org.opencontainers.image.ref.name";
+/// The annotation by which tools find an image of a layout: its tag.
+const TAG: &str = "org.opencontainers.image.ref.name";
+/// The annotation that names an image in full. containerd stores what it imports under this name.
+const NAME: &str = "io.containerd.image.name";
+/// The name before the tag, which is the one that the chart asks for.
+pub(crate) const REPOSITORY: &str = "ghcr.io/nodefence/nodefence";
+
+/// The image's full name.
+pub(super) fn name(tag: &str) -> String {
+    format!("{REPOSITORY}:{tag}")
+}
 
 /// A program for one architecture.
 #[derive(Debug)]
@@ -37,11 +46,13 @@ pub(super) fn write(folder: &Path, tag: &str, programs: &[Program]) -> Result<St
         .build()?;
     let mut whole = blobs.put(MediaType::ImageIndex, index.to_string()?.as_bytes())?;
     let digest = whole.digest().to_string();
-    // One annotation: the order of several would differ between runs.
-    whole.set_annotations(Some(HashMap::from([(NAME.to_owned(), tag.to_owned())])));
+    let annotations = [(NAME.to_owned(), name(tag)), (TAG.to_owned(), tag.to_owned())];
+    whole.set_annotations(Some(HashMap::from(annotations)));
     let entry = ImageIndexBuilder::default().schema_version(2_u32).manifests(vec![whole]).build()?;
     let layout = OciLayoutBuilder::default().image_layout_version("1.0.0").build()?;
-    let files = [("index.json", entry.to_string()?), ("oci-layout", layout.to_string()?)];
+    // As a value the annotations have an order. Those of a map would differ between runs.
+    let entry = serde_json::to_value(&entry)?.to_string();
+    let files = [("index.json", entry), ("oci-layout", layout.to_string()?)];
     for (name, text) in files {
         fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))?;
     }
@@ -113,12 +124,21 @@ fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The layout as one file, as `ctr images import` takes it.
+/// The layout as one file, as `ctr images import` takes it. The same layout gives the same bytes.
 pub(super) fn pack(folder: &Path, file: &Path) -> Result<()> {
+    let mut names = vec!["oci-layout".to_owned(), "index.json".to_owned()];
+    let blobs = folder.join("blobs/sha256");
+    for blob in fs::read_dir(&blobs).with_context(|| format!("cannot read {}", blobs.display()))? {
+        names.push(format!("blobs/sha256/{}", blob?.file_name().to_string_lossy()));
+    }
+    names.sort();
     let out = fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
     let mut tar = tar::Builder::new(out);
     tar.mode(tar::HeaderMode::Deterministic);
-    tar.append_dir_all(".", folder)?;
+    for name in names {
+        let path = folder.join(&name);
+        tar.append_path_with_name(&path, &name).with_context(|| format!("cannot pack {}", path.display()))?;
+    }
     tar.into_inner()?.sync_all()?;
     Ok(())
 }
@@ -160,10 +180,9 @@ mod tests {
         let entry = ImageIndex::from_file(folder.join("index.json")).expect("an index");
         let [whole] = &entry.manifests()[..] else { panic!("{entry:?}") };
         assert_eq!(whole.digest().to_string(), digest);
-        assert_eq!(
-            whole.annotations().as_ref().and_then(|all| all.get(NAME)).map(String::as_str),
-            Some("0.1.0")
-        );
+        let annotations = whole.annotations().as_ref().expect("annotations");
+        assert_eq!(annotations.get(TAG).map(String::as_str), Some("0.1.0"));
+        assert_eq!(annotations.get(NAME).map(String::as_str), Some("ghcr.io/nodefence/nodefence:0.1.0"));
         let index = ImageIndex::from_reader(&blob(folder, whole)[..]).expect("an index");
         let found = index.manifests().iter().zip(programs());
         assert_eq!(index.manifests().len(), 2);
@@ -196,11 +215,47 @@ mod tests {
     }
 
     #[test]
-    fn the_same_programs_give_the_same_digest() {
+    fn the_chart_asks_for_the_images_name() {
+        let values = include_str!("../../../deploy/chart/nodefence/values.yaml");
+        assert!(values.contains(&format!("\n  repository: {REPOSITORY}\n")));
+    }
+
+    #[test]
+    fn the_archive_has_each_file_of_the_layout_at_its_place() {
+        let scratch = scratch("archive");
+        let folder = scratch.path().join("layout");
+        write(&folder, "a", &programs()).expect("written");
+        let file = scratch.path().join("one.tar");
+        pack(&folder, &file).expect("packed");
+        let mut archive = tar::Archive::new(fs::File::open(&file).expect("an archive"));
+        let mut names = Vec::new();
+        for entry in archive.entries().expect("entries") {
+            let mut entry = entry.expect("an entry");
+            let name = entry.path().expect("a path").into_owned();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).expect("read");
+            assert_eq!(bytes, fs::read(folder.join(&name)).expect("of the layout"), "{}", name.display());
+            names.push(name);
+        }
+        // An index, and a manifest, a configuration and a layer for each architecture.
+        let blobs = names.iter().filter(|name| name.starts_with("blobs/sha256")).count();
+        assert_eq!((blobs, names.len()), (7, 9), "{names:?}");
+        assert!(names.iter().any(|name| name == Path::new("index.json")));
+        assert!(names.iter().any(|name| name == Path::new("oci-layout")));
+    }
+
+    #[test]
+    fn the_same_programs_give_the_same_digest_and_archive() {
         let folders = ["first", "second"].map(scratch);
         let digests =
             folders.each_ref().map(|folder| write(folder.path(), "a", &programs()).expect("written"));
         assert_eq!(digests[0], digests[1]);
+        let archives = folders.each_ref().map(|folder| {
+            let file = folder.path().join("nodefence.tar");
+            pack(folder.path(), &file).expect("packed");
+            fs::read(file).expect("there")
+        });
+        assert!(archives[0] == archives[1], "the archives differ");
         let [mut one, two] = programs();
         one.bytes.push(b'!');
         let other = scratch("other");

@@ -15,6 +15,9 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::Workspace;
 
+/// cargo's profile of the program (the root `Cargo.toml`).
+const PROFILE: &str = "image";
+
 /// An architecture that images are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Machine {
@@ -61,7 +64,7 @@ impl Machine {
 /// Builds the program for one architecture.
 pub(super) fn build(workspace: &Workspace, machine: Machine, tools: &Path) -> Result<Vec<u8>> {
     let target = machine.target();
-    say!("building nodefence for {target} (release: minutes)");
+    say!("building nodefence for {target} (profile {PROFILE}: minutes)");
     let rust = &workspace.pins.rust;
     process::run(process::command("rustup").args(["target", "add", "--toolchain", rust, target]))?;
     // A target folder of its own: the wrapper below would have cargo build everything anew.
@@ -70,13 +73,13 @@ pub(super) fn build(workspace: &Workspace, machine: Machine, tools: &Path) -> Re
     let mut command = workspace.cargo();
     zig::first_on_path(&mut command, tools)?;
     command
-        .args(["zigbuild", "--release", "--locked", "--package", "nodefence", "--bin", "nodefence"])
+        .args(["zigbuild", "--profile", PROFILE, "--locked", "--package", "nodefence", "--bin", "nodefence"])
         .args(["--target", target])
         .env("CARGO_TARGET_DIR", &folder)
         .env("CARGO_INCREMENTAL", "0")
         .env("RUSTC_WRAPPER", wrapper);
     process::run(&mut command)?;
-    let path = folder.join(target).join("release/nodefence");
+    let path = folder.join(target).join(PROFILE).join("nodefence");
     let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     check(&bytes, machine).with_context(|| path.display().to_string())?;
     Ok(bytes)

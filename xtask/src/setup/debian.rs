@@ -61,6 +61,9 @@ const IMAGE: &[(Proof, &str)] = &[
     (Program("qemu-aarch64-static"), "qemu-user-static"),
 ];
 
+const CLUSTER: &[(Proof, &str)] =
+    &[(Program("runc"), "runc"), (File("/usr/lib/cni/bridge"), "containernetworking-plugins")];
+
 /// Installs the packages that `needs` lack.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let wanted = missing(needs);
@@ -104,6 +107,7 @@ fn missing(needs: &[Need]) -> Vec<&'static str> {
             Need::Bench => &[DEMO, BENCH],
             Need::Vm => &[DEMO, NAMESPACES, VM],
             Need::Image => &[IMAGE],
+            Need::Cluster => &[CLUSTER],
         };
         for (proof, package) in tables.iter().copied().flatten() {
             let there = match proof {

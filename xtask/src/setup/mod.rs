@@ -28,7 +28,7 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     Ok(())
 }
 
-/// The verb `setup`: installs everything for every verb, or only what building needs.
+/// The verb `setup`: installs everything for every verb but `cluster-test`, or only what building needs.
 pub(crate) fn verb(workspace: &Workspace, build: bool) -> Result<()> {
     let pins = &workspace.pins;
     if build {

@@ -17,10 +17,12 @@ pub(crate) enum Need {
     Vm,
     /// Python for Zig, and QEMU for programs of other architectures.
     Image,
+    /// runc and the CNI plugins, for the nodes of `cluster-test`. No other verb needs them.
+    Cluster,
 }
 
 impl Need {
-    /// All needs, for `cargo xtask setup`.
+    /// The needs of all verbs but `cluster-test`, for `cargo xtask setup`.
     pub(crate) const ALL: [Self; 7] =
         [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm, Self::Image];
 }

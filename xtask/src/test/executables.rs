@@ -39,8 +39,15 @@ pub(crate) struct Built {
 const PACKAGE: &str = "tests";
 
 /// The programs that tests start.
-const PROGRAMS: [&str; 5] =
-    ["nodefence", "nodefence-demo", "nodefence-kube-host", "nodefence-objects", "nodefence-peer"];
+const PROGRAMS: [&str; 7] = [
+    "nodefence",
+    "nodefence-demo",
+    "nodefence-incident",
+    "nodefence-kube-host",
+    "nodefence-objects",
+    "nodefence-peer",
+    "nodefence-pod",
+];
 
 /// Builds the tests and the programs that they start. If the filter names a file in full, only that file is built. Otherwise `all`, an option of
 /// cargo (`--tests`, `--test=*`), says which tests are built. One call builds all packages: the features of a dependency depend on the packages

@@ -87,7 +87,7 @@ fn kubernetes(workspace: &Workspace, plan: &Plan<'_>) -> Result<Option<Stage>> {
         return Ok(None);
     }
     let started = Instant::now();
-    let made = assets::ensure(workspace);
+    let made = assets::ensure(workspace, assets::Set::Tests);
     process::check_interrupt()?;
     let mut stage = Stage::since("assets", started);
     if let Err(error) = made {

@@ -82,7 +82,7 @@ pub(crate) struct File {
 /// This machine's kernel is enough for each change. With `--all` the file runs on the other kernels too.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
 /// No guest can run the file. The file reads the sources, renders the chart, needs two control planes, ends the API server, is too much for an emulated processor (the
-/// demo's 32 clients, an agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
+/// demo's 32 clients, the incident's 60, an agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// The kernels with both ways to attach, to delete and to answer, and this machine's own kernel.
 const ENDS: &[On] = &[On::Native, On::Oldest, On::Newest];
@@ -97,6 +97,7 @@ const NATIVE_AND_OLDEST: &[On] = &[On::Native, On::Oldest];
 /// The rows, sorted by name.
 pub(crate) const FILES: &[File] = &[
     file("agent_again", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_capabilities", NATIVE_REST_IN_ALL, 5),
     file("agent_doctor", NATIVE_REST_IN_ALL, 5).is(&[MakesLoad]),
     file("agent_flags", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_flows", NATIVE_REST_IN_ALL, 5),
@@ -104,11 +105,14 @@ pub(crate) const FILES: &[File] = &[
     file("agent_life", NATIVE_REST_IN_ALL, 5),
     file("agent_life::ends", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_life::flood", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
+    file("agent_life::hangs", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("agent_life::service", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("agent_life::unread", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
+    file("agent_life::watchdog", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("agent_off", NATIVE_AND_OLDEST, 10).is(&[Slow]),
+    file("agent_surge", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
@@ -128,6 +132,7 @@ pub(crate) const FILES: &[File] = &[
     file("guard_waits", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("hold_neighbour", NATIVE_REST_IN_ALL, 10).is(&[Waits]),
     file("house", NATIVE, 5),
+    file("incident", NATIVE, 5).is(&[Slow, Timed, MakesLoad]),
     file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_controller", NATIVE, 10).needs(&[KubeProxy]),
@@ -140,10 +145,13 @@ pub(crate) const FILES: &[File] = &[
     file("kube_hang::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_kubectl", NATIVE, 10).needs(&[KubeProxy]),
     file("kube_left_out", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_off", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
+    file("kube_off::away", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
     file("kube_proxy::nftables", NATIVE_AND_OLDEST, 5).needs(&[KubeProxy]),
+    file("kube_rights", NATIVE, 10).needs(&[KubeProxy]),
     file("kube_source", NATIVE_REST_IN_ALL, 15).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_source::away", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
@@ -152,7 +160,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_view_store", NATIVE, 8).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
-    file("kube_watch", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_watch", NATIVE, 10).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
     file("net_audit", NATIVE_REST_IN_ALL, 5).is(&[Waits]),
     file("net_bridge", NATIVE_AND_OLDEST, 5),
     file("net_bridge::vlan", GUEST_ENDS, 5),
@@ -367,9 +375,9 @@ mod tests {
         words.iter().any(stands)
     }
 
-    /// Whether a source uses the load generator, or a module of the tests' library that uses it.
+    /// Whether a source uses the load generator, or a module of the tests' library that uses it or has clients of its own.
     fn uses_load(source: &str) -> bool {
-        has_any(source, &["load::", "matrix(", "hang::"])
+        has_any(source, &["load::", "matrix(", "hang::", "incident::"])
     }
 
     #[test]

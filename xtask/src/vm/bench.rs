@@ -49,7 +49,7 @@ pub(crate) fn figures(
     let (packed, _) = packed::pack(&folder, ours.iter().copied(), guest::places(&init), Instant::now())?;
     let ours = ours.iter().map(|program| packed.part(program)).collect::<Result<Vec<_>>>()?;
     let assets = folder.join("assets.cpio");
-    guest::write_assets(&assets, &[assets::ensure(workspace)?.join("kube-proxy")])?;
+    guest::write_assets(&assets, &[assets::ensure(workspace, assets::Set::Tests)?.join("kube-proxy")])?;
     let kernel = KERNEL.prepare()?;
     say!("large IPVS tables: booting {}", kernel.release);
     let guest = qemu::Guest {

@@ -55,7 +55,7 @@ const DATA: &[&str] =
 
 /// Writes the part of the initramfs that is the same for every guest: this machine's programs, the libraries of these and of `ours`, and each of
 /// `plans` under its name.
-pub(super) fn write<'a>(
+pub(crate) fn write<'a>(
     file: &Path,
     ours: impl IntoIterator<Item = &'a PathBuf>,
     plans: &[(String, Plan)],

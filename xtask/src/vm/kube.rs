@@ -31,7 +31,10 @@ impl<'a> Parts<'a> {
         let host = built.programs.iter().find(|program| program.ends_with(HOST));
         let host = host.with_context(|| format!("cargo has not built {HOST}"))?;
         let this = Self { file: folder.join("assets.cpio"), host };
-        guest::write_assets(&this.file, &[assets::ensure(workspace)?.join("kube-proxy")])?;
+        guest::write_assets(
+            &this.file,
+            &[assets::ensure(workspace, assets::Set::Tests)?.join("kube-proxy")],
+        )?;
         Ok(this)
     }
 }

@@ -2,19 +2,19 @@
 
 mod archive;
 mod bench;
-mod cpio;
+pub(crate) mod cpio;
 mod deb822;
-mod guest;
+pub(crate) mod guest;
 pub(crate) mod init;
 mod kernel;
 mod kube;
 mod matrix;
 mod mirror;
 mod modules;
-mod packed;
+pub(crate) mod packed;
 mod pair;
-mod plan;
-mod qemu;
+pub(crate) mod plan;
+pub(crate) mod qemu;
 mod queue;
 mod verdict;
 

@@ -23,13 +23,13 @@ const ASIDE: &str = ".aside-";
 
 /// The part of each program.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     parts: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// Packs programs, as many at once as there are processors. `folder`: the folder of guests, which stores the parts. `place`: the path of a program in a
 /// guest. The stage has the time since `started`.
-pub(super) fn pack<'a>(
+pub(crate) fn pack<'a>(
     folder: &Path,
     programs: impl IntoIterator<Item = &'a PathBuf>,
     place: impl Fn(&Path) -> PathBuf + Sync,
@@ -72,7 +72,7 @@ pub(super) fn pack<'a>(
 
 impl Packed {
     /// The part that has a program.
-    pub(super) fn part(&self, program: &Path) -> Result<&Path> {
+    pub(crate) fn part(&self, program: &Path) -> Result<&Path> {
         let part = self.parts.get(program);
         part.map(PathBuf::as_path).with_context(|| format!("{} was not packed", program.display()))
     }

@@ -16,7 +16,7 @@ pub(super) const FOLDER: &str = "nodefence";
 
 /// The work of a guest, one piece after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// The environment of all pieces.
     pub(super) environment: Vec<(String, String)>,
     pub(super) work: Vec<Work>,
@@ -24,7 +24,7 @@ pub(super) struct Plan {
 
 /// One piece of the work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// A test executable.
     Tests(Job),
     /// Another program. Its output and its exit code are reported.

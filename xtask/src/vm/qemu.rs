@@ -12,7 +12,7 @@ use super::kernel::Prepared;
 use crate::process;
 
 /// Fails if this machine cannot boot the guests.
-pub(super) fn check_machine() -> Result<()> {
+pub(crate) fn check_machine() -> Result<()> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("VMs boot this machine's own programs, and kernels for amd64: they need an x86_64 machine");
     }
@@ -39,11 +39,40 @@ pub(crate) struct Guest<'a> {
 
 /// Kernel parameters for an emulated processor. They switch off what costs it much and is not tested: retpolines, grace periods, the clearing of pages
 /// and objects when they are allocated. Programs stay at the same addresses, so they are translated once and not at every start; each then takes a
-/// quarter of the processor time. Clock and timers are the HPET, whose rate is known. The rate of other clocks is measured at boot, against a clock
-/// that stands still while the host is busy. (Seen: a TSC four times too fast; a local APIC's timer at half its rate, with which an idle kernel slept
-/// through whole turns of the PM timer's 24 bits, found that no time had passed, and so slept for ever.)
+/// quarter of the processor time. Timers are the HPET, whose rate is known. The rate of other timers is measured at boot, against a clock that stands still
+/// while the host is busy. (Seen: a local APIC's timer at half its rate, with which an idle kernel slept through whole turns of the PM timer's 24 bits, found
+/// that no time had passed, and so slept for ever.)
 const QUICK: &str = "mitigations=off nokaslr norandmaps init_on_alloc=0 hardened_usercopy=off rcupdate.rcu_expedited=1 \
-    tsc=unstable clocksource=hpet nolapic_timer audit=0 apparmor=0 selinux=0";
+    nolapic_timer audit=0 apparmor=0 selinux=0";
+
+/// Kernel parameters for the clock of an emulated machine: the HPET too, for the same reason. (Seen: a TSC four times too fast.)
+pub(crate) const HPET: &str = "tsc=unstable clocksource=hpet";
+
+/// The emulator.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
+
+/// QEMU's options for processors.
+pub(crate) fn processors() -> [&'static str; 6] {
+    // TCG is enough. KVM is faster.
+    if has_kvm() {
+        ["-accel", "kvm", "-cpu", "max", "-smp", "2"]
+    } else {
+        // Without cmpxchg16b (cx16): under TCG of QEMU 7.2.22 the packet fuzz on kernel 6.12 failed four times of four, with oopses (two
+        // with stray bits in EFLAGS, one right after a cmpxchg16b of the slab allocator), heap corruption or wrong bytes. Without
+        // the feature it passed three times of three. That the instruction is the cause is inferred from this.
+        // Without ERMS and FSRM the kernel clears and copies by words. TCG executes `rep stosb` byte by byte.
+        // With several processors TCG makes every locked instruction a locked one of the host, and each processor waits for the
+        // other at every change of code. Starting programs took twice the processor time (QEMU 7.2).
+        ["-accel", "tcg", "-cpu", "max,-cx16,-erms,-fsrm", "-smp", "1"]
+    }
+}
+
+/// The kernel's parameters in every guest, with those for an emulated machine's clock. A panic ends the machine at once (-no-reboot). An oops is a panic, since tests must not go on in a broken kernel.
+/// The check of timers is off: on a busy host an emulated timer may tick too late for that check, and the kernel would panic.
+pub(crate) fn parameters(clock: &str) -> String {
+    let more = if has_kvm() { String::new() } else { format!("{QUICK} {clock}") };
+    format!("console=ttyS0 loglevel=5 panic=-1 oops=panic no_timer_check random.trust_cpu=on {more}")
+}
 
 /// How a boot ended.
 #[derive(Debug)]
@@ -66,7 +95,6 @@ impl Guest<'_> {
     }
 
     fn command(&self, console: &Path, initramfs: &Path) -> Command {
-        const QEMU: &str = "qemu-system-x86_64";
         let mut command = match self.host {
             Some(host) => process::root_command(host),
             None => process::command(QEMU),
@@ -74,24 +102,7 @@ impl Guest<'_> {
         if self.host.is_some() {
             command.arg(QEMU);
         }
-        let kvm = has_kvm();
-        // TCG is enough. KVM is faster.
-        command.args([
-            "-accel",
-            if kvm { "kvm" } else { "tcg" },
-            "-cpu",
-            // Without cmpxchg16b (cx16): under TCG of QEMU 7.2.22 the packet fuzz on kernel 6.12 failed four times of four, with oopses (two
-            // with stray bits in EFLAGS, one right after a cmpxchg16b of the slab allocator), heap corruption or wrong bytes. Without
-            // the feature it passed three times of three. That the instruction is the cause is inferred from this.
-            // Without ERMS and FSRM the kernel clears and copies by words. TCG executes `rep stosb` byte by byte.
-            if kvm { "max" } else { "max,-cx16,-erms,-fsrm" },
-            "-m",
-            "2048",
-            "-smp",
-            // With several processors TCG makes every locked instruction a locked one of the host, and each processor waits for the
-            // other at every change of code. Starting programs took twice the processor time (QEMU 7.2).
-            if kvm { "2" } else { "1" },
-        ]);
+        command.args(processors()).args(["-m", "2048"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.arg("-chardev").arg(format!("file,id=console,path={}", console.display()));
         command.args([
@@ -113,13 +124,7 @@ impl Guest<'_> {
         }
         command.args(self.network);
         command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(initramfs);
-        // A panic ends the machine at once (-no-reboot). An oops is a panic, since tests must not go on in a broken kernel. The check of
-        // timers is off: on a busy host an emulated timer may tick too late for that check, and the kernel would panic.
-        command.arg("-append").arg(format!(
-            "console=ttyS0 loglevel=5 panic=-1 oops=panic no_timer_check random.trust_cpu=on {} {}",
-            if kvm { "" } else { QUICK },
-            self.parameters
-        ));
+        command.arg("-append").arg(format!("{} {}", parameters(HPET), self.parameters));
         command
     }
 }
@@ -133,7 +138,7 @@ fn has_kvm() -> bool {
 }
 
 /// Joins the parts of an initramfs. The kernel reads archives that follow each other, if each is padded to four bytes.
-fn join<'a>(parts: impl Iterator<Item = &'a Path>, whole: &Path) -> Result<()> {
+pub(crate) fn join<'a>(parts: impl Iterator<Item = &'a Path>, whole: &Path) -> Result<()> {
     let mut out = File::create(whole).with_context(|| format!("cannot create {}", whole.display()))?;
     for part in parts {
         let mut part = File::open(part).with_context(|| format!("cannot open {}", part.display()))?;

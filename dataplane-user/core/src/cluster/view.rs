@@ -150,6 +150,8 @@ fn share<T: PartialEq>(all: &mut [Arc<T>], before: &[Arc<T>], name: impl Fn(&T) 
 pub struct Node {
     /// A DNS-1123 subdomain, as Kubernetes names its nodes.
     pub name: NodeName,
+    /// What tells it from another machine that gets the same name later, where the source says so.
+    pub uid: Option<Arc<str>>,
     /// All known addresses of its own that no other node claims. The first is the one by which the other nodes reach it.
     pub addresses: Vec<IpAddr>,
     /// Where it stands.

@@ -11,6 +11,8 @@ pub(super) struct Age {
     max: Option<Duration>,
     /// When the source last confirmed the view, by CLOCK_BOOTTIME; before the first view, when the agent began.
     confirmed: Duration,
+    /// The part of the age that lies before the boot of the machine.
+    before_boot: Duration,
     /// A view came. The first one may be older than the agent: an earlier agent may have kept it.
     has_view: bool,
     is_over: bool,
@@ -18,13 +20,16 @@ pub(super) struct Age {
 
 impl Age {
     pub(super) const fn new(max: Option<Duration>, now: Now) -> Self {
-        Self { max, confirmed: now.boot, has_view: false, is_over: false }
+        Self { max, confirmed: now.boot, before_boot: Duration::ZERO, has_view: false, is_over: false }
     }
 
-    /// Notes that the source confirmed the view at this time (CLOCK_BOOTTIME).
-    pub(super) fn confirm(&mut self, at: Duration) {
+    /// Notes that the source confirmed the view at this time.
+    pub(super) fn confirm(&mut self, at: Now, now: Now) {
         let is_first = !std::mem::replace(&mut self.has_view, true);
-        self.confirmed = if is_first { at } else { self.confirmed.max(at) };
+        if is_first || at.boot >= self.confirmed {
+            self.confirmed = at.boot;
+            self.before_boot = before_boot(at, now);
+        }
     }
 
     /// Follows the time. Gives an event where the view became too old, or is so no more.
@@ -38,7 +43,8 @@ impl Age {
     }
 
     fn left(&self, now: Now) -> Option<Duration> {
-        Some(self.max?.saturating_sub(now.boot.saturating_sub(self.confirmed)))
+        let age = now.boot.saturating_sub(self.confirmed).saturating_add(self.before_boot);
+        Some(self.max?.saturating_sub(age))
     }
 
     /// Whether the view was too old when the time was last followed.
@@ -50,4 +56,13 @@ impl Age {
     pub(super) fn deadline(&self, now: Now) -> Option<u64> {
         self.left(now).filter(|_| !self.is_over).map(|left| now.later(left))
     }
+}
+
+/// The part of an age that lies before the boot of the machine, which the wall clock alone counts. Of such a time CLOCK_BOOTTIME says 0.
+fn before_boot(at: Now, now: Now) -> Duration {
+    if !at.boot.is_zero() {
+        return Duration::ZERO;
+    }
+    let by_wall = Duration::try_from(now.wall.duration_since(at.wall)).unwrap_or(Duration::ZERO);
+    by_wall.saturating_sub(now.boot)
 }

@@ -89,7 +89,7 @@ impl Members {
             let slot = slots(&node.name);
             by_position.push(slot);
             let Some(slot) = slot else { continue };
-            let member = Member { slot, zone: node.zone.clone(), pool: pools(node) };
+            let member = Member { slot, uid: node.uid.clone(), zone: node.zone.clone(), pool: pools(node) };
             members.insert(node.name.clone(), member);
         }
         let sizes = Arc::new(sizes(&members));
@@ -107,7 +107,9 @@ fn same_members(
     let mut nodes = changed.nodes.as_ref()?.iter().filter_map(|at| view.at(*at));
     let same = nodes.all(|node| {
         let known = before.members.get(&node.name);
-        known.is_none_or(|known| known.zone.as_deref() == node.zone.as_deref() && known.pool == pools(node))
+        known.is_none_or(|known| {
+            (&known.uid, &known.zone) == (&node.uid, &node.zone) && known.pool == pools(node)
+        })
     });
     same.then(|| Members {
         members: Arc::clone(&before.members),

@@ -26,6 +26,8 @@ pub enum ClaimSource {
         cause: ClaimCause,
         /// Limits do not hold for it.
         forced: bool,
+        /// The machine that it flags, where that is known: another one may get the same name later.
+        uid: Option<Arc<str>>,
     },
     /// Another system, by its name.
     External(Arc<str>),
@@ -74,6 +76,14 @@ impl ClaimSource {
             Self::Cli | Self::File => false,
             Self::Object { forced, .. } => !*forced,
             Self::External(_) | Self::Hung | Self::Unreachable => true,
+        }
+    }
+
+    /// The machine that this source claims, where it says so.
+    pub const fn uid(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Object { uid, .. } => uid.as_ref(),
+            _ => None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::{
 use super::{
     claim::{ClaimSource, NewClaim, Saved},
     claims::Claims,
+    limits::Withheld,
     now::Now,
     settings::{Auto, EnforcerSettings, Share},
     standing::Standing,
@@ -60,7 +61,7 @@ impl Judge {
         let slot = Slot { index: 0, generation: 1 };
         let members: BTreeMap<NodeName, Member> = nodes
             .into_iter()
-            .map(|node| (node.name, Member { slot, zone: node.zone, pool: node.pool }))
+            .map(|node| (node.name, Member { slot, uid: None, zone: node.zone, pool: node.pool }))
             .collect();
         let sizes = sizes(&members);
         self.claims.open_members(&Arc::new(members), &Arc::new(sizes));
@@ -82,6 +83,11 @@ impl Judge {
         self.claims.expire(now);
         self.claims.settle(now);
         keys.iter().map(|(node, source)| self.standing(node, source)).collect()
+    }
+
+    /// The scopes in which a limit withholds claims, as of the last [`Self::judge`].
+    pub fn withheld(&self) -> Vec<Withheld> {
+        self.claims.withheld()
     }
 
     fn standing(&self, node: &str, source: &ClaimSource) -> Standing {

@@ -14,7 +14,7 @@ use crate::cluster::NodeName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// A claim was raised. `before`: the claim that it replaced. `raised`: the claim as it is held; `None` where it was over at once.
-    Raise { source: ClaimSource, before: Option<Claim>, raised: Option<Box<Claim>> },
+    Raise { source: ClaimSource, before: Option<Box<Claim>>, raised: Option<Box<Claim>> },
     /// A claim was taken back, if there was one.
     Withdraw { was: bool },
     /// Another agent takes over.

@@ -52,7 +52,7 @@ impl Enforcer {
         }
         self.write_anew(node);
         let raised = self.claims.get(node, &source).cloned().map(Box::new);
-        Ok(Wish::Raise { source, before, raised })
+        Ok(Wish::Raise { source, before: before.map(Box::new), raised })
     }
 
     /// Why a person may not flag a node.
@@ -181,7 +181,7 @@ impl Enforcer {
                     any = true;
                     let held = self.claims.get(node, source);
                     if held.is_some() && held == raised.as_deref() {
-                        self.claims.put(node, source, before.clone(), self.now);
+                        self.claims.put(node, source, before.as_deref().cloned(), self.now);
                     }
                     self.reply(pending.ticket, Err(refusal.clone()));
                 }
@@ -294,7 +294,7 @@ impl Enforcer {
 
     fn finish(&mut self, pending: Pending, saved: SaveState) {
         let changed = match pending.wish {
-            Wish::Raise { before, .. } => Changed::Raised { before },
+            Wish::Raise { before, .. } => Changed::Raised { before: before.map(|before| *before) },
             Wish::Withdraw { was } => Changed::Withdrawn { was },
             Wish::HandOver => {
                 self.publish = true;

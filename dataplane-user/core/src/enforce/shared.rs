@@ -22,7 +22,7 @@ pub struct SharedPause {
 /// Settings for all agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSettings {
-    /// Agents are to attach nothing to the kernel. Here this means no more than mode observe.
+    /// Agents are to attach nothing to the kernel. The Enforcer cuts nothing until the agent is off.
     pub off: bool,
     /// Whether to cut.
     pub mode: Mode,

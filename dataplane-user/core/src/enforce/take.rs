@@ -29,7 +29,7 @@ impl Enforcer {
     /// cannot be written.
     pub(super) fn confirmed(&mut self, at: Now) {
         if self.views.is_written() {
-            self.age.confirm(at.boot);
+            self.age.confirm(at, self.now);
         }
         if self.views.is_taken() {
             self.confirmed = self.confirmed.max(at.mono);
@@ -148,7 +148,7 @@ impl Enforcer {
         if self.views.written() == Some(epoch) && self.views.error.is_none() {
             self.exempt.written(epoch);
             if let Some(view) = self.views.latest() {
-                self.age.confirm(view.read.boot);
+                self.age.confirm(view.read, self.now);
             }
             self.challenge_grown();
             self.grown.clear();

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    claim::ClaimSource,
     index::{ExemptIndex, Reindexed},
     now::{Epoch, Now},
     ports::ExemptPorts,
@@ -21,6 +22,8 @@ use crate::{
 pub struct Member {
     /// Its place in the map. A place with a generation never has another owner.
     pub slot: Slot,
+    /// What tells it from another machine of the same name, where that is known.
+    pub uid: Option<Arc<str>>,
     /// Its zone.
     pub zone: Option<Arc<str>>,
     /// Its pool.
@@ -28,6 +31,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Whether a claim of this source is about this machine, and not about an earlier one of the same name.
+    pub(super) fn is_of(&self, source: &ClaimSource) -> bool {
+        source.uid().zip(self.uid.as_ref()).is_none_or(|(claimed, own)| claimed == own)
+    }
+
     /// The scopes in whose limits the node counts.
     pub fn scopes(&self) -> impl Iterator<Item = LimitScope> {
         let zone = self.zone.clone().map(LimitScope::Zone);

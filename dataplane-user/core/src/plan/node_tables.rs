@@ -196,6 +196,7 @@ mod tests {
         let backends: Vec<Backend> = backends.into_iter().map(backend).collect();
         let node = Node {
             name: "a".into(),
+            uid: None,
             addresses: Vec::new(),
             zone: None,
             pool: None,

@@ -24,7 +24,15 @@ fn view(nodes: &[u8]) -> ClusterView {
             let host = Backend { address: own, scope: Scope::Port(9100, Protocol::Tcp) };
             let name = format!("n{n}").into();
             let backends = vec![pod(1), pod(2), host];
-            Node { name, addresses: vec![own], zone: None, pool: None, backends, left_out: Vec::new() }
+            Node {
+                name,
+                uid: None,
+                addresses: vec![own],
+                zone: None,
+                pool: None,
+                backends,
+                left_out: Vec::new(),
+            }
         })
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -8,10 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{switch::Switch, undo::Undone};
 use crate::{
-    agent::{adjust, settings::Settings, threads::Crew, who},
+    agent::{adjust, beat::Beat, http::silent_since, readiness, settings::Settings, threads::Crew, who},
     flags::{FlagStore, now},
+    http::Snapshot,
     off::Off,
-    report::{ErrorKind, Failure, Handler, OffRow, OffState, OffStatus, Peer, Reply, Request},
+    report::{ErrorKind, Failure, Handler, OffKind, OffRow, OffState, OffStatus, Peer, Reply, Request},
 };
 
 /// How long the flags file may take to be read: the disk may hang.
@@ -22,8 +23,11 @@ pub(in crate::agent) struct OffRequests {
     pub(super) row: watch::Receiver<OffRow>,
     pub(super) undone: watch::Receiver<Undone>,
     pub(super) settings: Arc<Settings>,
+    /// Whether the settings in the API server turn the agent off, too.
+    pub(super) by_settings: watch::Receiver<bool>,
     pub(super) crew: Crew,
     pub(super) switch: Switch,
+    pub(super) beat: Arc<Beat>,
     pub(super) started: Timestamp,
     pub(super) handed_over: CancellationToken,
 }
@@ -40,7 +44,7 @@ impl OffRequests {
         };
         OffStatus {
             state: OffState::Off,
-            why: format!("{}; {done}; {}", row.text(), row.end()),
+            why: format!("{}; {done}; {}", row.text(), self.end(&row)),
             off: row,
             taken_back,
             problems,
@@ -51,9 +55,34 @@ impl OffRequests {
         }
     }
 
+    /// How the off state ends.
+    fn end(&self, row: &OffRow) -> String {
+        let ends = row.end();
+        let by_settings = *self.by_settings.borrow();
+        match row.kind {
+            OffKind::Node if by_settings => {
+                format!("{ends} once {} do not turn it off, too", OffRow::SETTINGS)
+            }
+            OffKind::Settings if !by_settings => {
+                format!("{} turn it off no more, and it is about to start", OffRow::SETTINGS)
+            }
+            OffKind::Node | OffKind::Settings => ends.to_owned(),
+        }
+    }
+
+    /// Why the agent hangs. `None` if it works.
+    pub(super) fn hangs(&self) -> Option<String> {
+        silent_since(self.beat.lives())
+    }
+
+    /// The answers over HTTP.
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, String> {
+        Snapshot::of_off(&self.status().await, self.settings.log.lost())
+    }
+
     fn refuse(&self) -> Reply {
         let row = self.row.borrow().clone();
-        let message = format!("the agent is {}; {}", row.text(), row.end());
+        let message = format!("the agent is {}; {}", row.text(), self.end(&row));
         Reply::Error(Failure::new(ErrorKind::Refused, message))
     }
 
@@ -72,6 +101,9 @@ impl Handler for OffRequests {
     async fn handle(&self, request: Request, peer: Peer) -> Reply {
         match request {
             Request::Status | Request::Mode { mode: None, .. } => Reply::ok(&self.status().await),
+            Request::Ready { pod_uid } => {
+                readiness::answer(self.settings.pod_uid.as_deref(), pod_uid.as_deref(), self.hangs()).into()
+            }
             Request::Off { reason, sudo_user } => match self.who(peer, sudo_user).await {
                 Ok(by) => self.switch.off(Off::now(by, reason)).await.into(),
                 Err(failure) => Reply::Error(failure),

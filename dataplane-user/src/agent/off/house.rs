@@ -1,4 +1,4 @@
-//! The parts of the agent that stay while it is turned off: the lock, the socket, and the task that serves it.
+//! The parts of the agent that stay while it is turned off: the lock, the socket, the HTTP port, and the tasks that serve them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers::OffRequests;
 use crate::{
-    agent::{lock::Lock, serve::Requests, settings::Settings, threads::Crew},
+    agent::{http, lock::Lock, serve::Requests, settings::Settings, threads::Crew},
+    http::{Facts, Snapshot},
     report::{Handler, Peer, Reply, Request, Server},
 };
 
@@ -34,9 +35,9 @@ pub(in crate::agent) struct House {
 }
 
 impl House {
-    pub(in crate::agent) fn new(settings: Arc<Settings>, lock: Lock, server: Server) -> Self {
+    pub(in crate::agent) fn new(crew: Crew, settings: Arc<Settings>, lock: Lock, server: Server) -> Self {
         Self {
-            crew: Crew::default(),
+            crew,
             settings,
             lock,
             server: Arc::new(server),
@@ -54,6 +55,9 @@ impl House {
                 let (sender, now) = watch::channel(stand);
                 self.stand = Some(sender);
                 let front = Front { now, heard: Arc::clone(&self.heard) };
+                if let Some(address) = self.settings.http {
+                    http::start(address, front.clone(), &self.settings.run_dir, &self.crew);
+                }
                 self.crew.task("api", serve(Arc::clone(&self.server), front, self.crew.clone()));
             }
         }
@@ -73,6 +77,7 @@ async fn serve(server: Arc<Server>, front: Front, crew: Crew) -> anyhow::Result<
 }
 
 /// Hands each request to whoever answers now.
+#[derive(Clone)]
 struct Front {
     now: watch::Receiver<Stand>,
     heard: Arc<Notify>,
@@ -102,6 +107,23 @@ impl Handler for Front {
     fn turned_on(&self) {
         if let Stand::Off(_) = self.stand() {
             self.heard.notify_one();
+        }
+    }
+}
+
+/// Over HTTP.
+impl Facts for Front {
+    fn hangs(&self) -> Option<String> {
+        match self.stand() {
+            Stand::Runs(requests) => requests.hangs(),
+            Stand::Off(requests) => requests.hangs(),
+        }
+    }
+
+    async fn read(&self) -> Result<Snapshot, String> {
+        match self.stand() {
+            Stand::Runs(requests) => requests.snapshot().await,
+            Stand::Off(requests) => requests.snapshot().await,
         }
     }
 }

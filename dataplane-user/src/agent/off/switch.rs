@@ -1,6 +1,11 @@
 //! The way by which requests turn the agent off and on: to [`super::super::run`], which owns the agent's life.
 
-use tokio::sync::{mpsc, oneshot, watch};
+use std::time::Duration;
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     agent::inbox::NoAnswer,
@@ -47,6 +52,10 @@ impl Switch {
 pub(in crate::agent) struct Turns {
     turns: mpsc::Receiver<Turn>,
     settings: watch::Receiver<bool>,
+    /// Over how long agents spread their starts that the settings turn on at the same time.
+    spread: Duration,
+    /// When the settings turn this agent on.
+    due: Option<Instant>,
 }
 
 /// Why an agent that runs is turned off.
@@ -61,15 +70,21 @@ pub(in crate::agent) enum Why {
 pub(in crate::agent) enum News {
     /// A request.
     Turn(Turn),
-    /// The settings say something else than before.
+    /// The settings turn the agent off no more, and its moment to start has come.
     Settings,
 }
 
 impl Turns {
-    /// Both ends. `settings`: whether the settings in the API server turn the agent off.
-    pub(in crate::agent) fn new(settings: watch::Receiver<bool>) -> (Switch, Self) {
+    /// Both ends. `settings`: whether the settings in the API server turn the agent off. `spread`: over how long agents spread their starts that these turn on
+    /// at the same time.
+    pub(in crate::agent) fn new(settings: watch::Receiver<bool>, spread: Duration) -> (Switch, Self) {
         let (sender, turns) = mpsc::channel(REQUESTS);
-        (Switch(sender), Self { turns, settings })
+        (Switch(sender), Self { turns, settings, spread, due: None })
+    }
+
+    /// Whether the settings in the API server turn the agent off, from now on.
+    pub(in crate::agent) fn settings(&self) -> watch::Receiver<bool> {
+        self.settings.clone()
     }
 
     /// Whether the settings in the API server turn the agent off now.
@@ -105,12 +120,21 @@ impl Turns {
         }
     }
 
-    /// Waits for news of an agent that is off.
+    /// Waits for news of an agent that is off. That the settings turn it on is told at a random moment of the spread, unless they turn it off again before.
     pub(in crate::agent) async fn news(&mut self) -> News {
         loop {
+            let due = self.due;
             tokio::select! {
                 changed = self.settings.changed(), if self.settings.has_changed().is_ok() => {
                     if changed.is_ok() {
+                        let wait = rand::random_range(Duration::ZERO..=self.spread);
+                        self.due = (!self.by_settings()).then(|| Instant::now() + wait);
+                    }
+                }
+                () = comes(due), if due.is_some() => {
+                    self.due = None;
+                    // They may have changed in the same instant.
+                    if !self.by_settings() {
                         return News::Settings;
                     }
                 }
@@ -120,5 +144,13 @@ impl Turns {
                 },
             }
         }
+    }
+}
+
+/// Returns at this moment.
+async fn comes(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }

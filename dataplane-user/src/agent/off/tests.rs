@@ -12,6 +12,7 @@ use crate::{
     agent::{
         logging::Logging,
         settings::{AuditSettings, InterfaceChoice, Settings},
+        threads::Crew,
     },
     drain::GuardKind,
     enforce::{Auto, Share},
@@ -45,6 +46,7 @@ fn settings(run_dir: &Path) -> Settings {
         options: crate::dataplane::Options::default(),
         run_dir: run_dir.to_owned(),
         socket: run_dir.join("agent.sock"),
+        pod_uid: None,
         take_over: false,
         log: Logging::new(writer.error_counter(), filter),
     }
@@ -63,10 +65,15 @@ struct World {
 
 impl World {
     fn new(by_settings: bool) -> Self {
+        Self::with(by_settings, Duration::ZERO)
+    }
+
+    /// The same, with this time over which agents spread their starts.
+    fn with(by_settings: bool, spread: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = Arc::new(settings(folder.path()));
         let (says, off) = watch::channel(by_settings);
-        let (switch, turns) = Turns::new(off);
+        let (switch, turns) = Turns::new(off, spread);
         let row = match by_settings {
             true => standing(folder.path(), &turns).unwrap(),
             false => {
@@ -79,7 +86,7 @@ impl World {
         };
         let lock = Lock::take(folder.path(), "").unwrap();
         let server = Server::bind(settings.socket.clone()).unwrap();
-        let agent = OffAgent::begin(House::new(settings, lock, server), turns, switch, row);
+        let agent = OffAgent::begin(House::new(Crew::default(), settings, lock, server), turns, switch, row);
         let here = tokio::runtime::Handle::current();
         let runs =
             thread::spawn(move || here.block_on(async { agent.run(&mut Signals::new().unwrap()).await }));
@@ -126,7 +133,7 @@ async fn a_file_turns_it_off_until_a_command_turns_it_on_whatever_the_settings_s
     );
     world.says.send(true).unwrap();
     world.says.send(false).unwrap();
-    assert_eq!(world.status().await.off, status.off);
+    assert_eq!(world.status().await, status);
     let again: OffReport = world.ask(Request::Off { reason: "x".to_owned(), sudo_user: None }).await.unwrap();
     assert!(again.was_off && again.off == status.off, "{again:?}");
     let refused = world.ask::<bool>(Request::Nodes).await.unwrap_err();
@@ -144,7 +151,9 @@ async fn settings_turn_it_off_until_they_say_otherwise() {
     assert!(!OffFile::new(world.folder.path()).is_there());
     let refused = world.on().await.unwrap_err();
     assert!(
-        refused.contains("by the settings in the API server; a change of NodefenceSettings"),
+        refused.contains(
+            "by the settings in the API server; `kubectl nodefence mode observe` turns all agents on"
+        ),
         "{refused}"
     );
     world.says.send(false).unwrap();
@@ -156,6 +165,9 @@ async fn a_command_and_settings_both_must_turn_it_on() {
     let world = World::new(true);
     let off: OffReport = world.ask(Request::Off { reason: "y".to_owned(), sudo_user: None }).await.unwrap();
     assert!(!off.was_off && off.off.kind == OffKind::Node && OffFile::new(world.folder.path()).is_there());
+    let status = world.status().await;
+    let both = "`nodefence on` turns it on once the settings in the API server do not turn it off, too";
+    assert!(status.why.ends_with(both), "{}", status.why);
     let on = world.on().await.unwrap();
     assert_eq!((on.was, on.still.map(|row| row.kind)), (Some(off.off), Some(OffKind::Settings)));
     assert_eq!(world.status().await.off.kind, OffKind::Settings);
@@ -189,7 +201,7 @@ async fn the_word_outlives_the_run_folder() {
 #[tokio::test]
 async fn an_agent_that_runs_is_turned_off_by_either() {
     let (says, off) = watch::channel(false);
-    let (switch, mut turns) = Turns::new(off);
+    let (switch, mut turns) = Turns::new(off, Duration::ZERO);
     let asks = switch.clone();
     let on = tokio::spawn(async move { asks.on("root".to_owned()).await });
     let off = Off::now("root".to_owned(), "z".to_owned());
@@ -203,4 +215,54 @@ async fn an_agent_that_runs_is_turned_off_by_either() {
     assert!(matches!(turns.off().await, Why::Settings));
     let on = on.await.unwrap().unwrap();
     assert!(on.runs && on.was.is_none());
+}
+
+/// So long that nobody waits for it.
+const SPREAD: Duration = Duration::from_secs(1_000_000);
+
+#[tokio::test(start_paused = true)]
+async fn settings_turn_agents_on_at_different_moments() {
+    let mut waited = Vec::new();
+    for _ in 0..10 {
+        let (says, off) = watch::channel(true);
+        let (_switch, mut turns) = Turns::new(off, SPREAD);
+        says.send(false).unwrap();
+        let begun = tokio::time::Instant::now();
+        assert!(matches!(turns.news().await, News::Settings));
+        waited.push(begun.elapsed());
+    }
+    // Timers have milliseconds.
+    let within = SPREAD + Duration::from_millis(1);
+    assert!(waited.iter().all(|waited| *waited <= within), "{waited:?}");
+    waited.dedup();
+    assert!(waited.len() > 1, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_turn_it_off_again_end_the_wait_and_requests_come_meanwhile() {
+    let (says, off) = watch::channel(true);
+    let (switch, mut turns) = Turns::new(off, SPREAD);
+    says.send(false).unwrap();
+    assert!(turns.news().now_or_never().is_none());
+    let asks = switch.clone();
+    let asked = tokio::spawn(async move { asks.on("root".to_owned()).await });
+    assert!(matches!(turns.news().await, News::Turn(Turn::On(..))));
+    // Nobody answered.
+    asked.await.unwrap().unwrap_err();
+    says.send(true).unwrap();
+    assert!(timeout(SPREAD * 2, turns.news()).await.is_err());
+    says.send(false).unwrap();
+    assert!(matches!(turns.news().await, News::Settings));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_turns_it_on_before_its_moment_once_the_settings_allow_it() {
+    let world = World::with(true, SPREAD);
+    world.says.send(false).unwrap();
+    let status = world.status().await;
+    assert!(status.why.ends_with("turn it off no more, and it is about to start"), "{}", status.why);
+    assert!(!world.runs.is_finished());
+    let on = world.on().await.unwrap();
+    assert_eq!((on.was.map(|row| row.kind), on.still), (Some(OffKind::Settings), None));
+    world.starts_anew().await;
 }

@@ -2,8 +2,10 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     net::IpAddr,
     sync::Arc,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -56,31 +58,57 @@ impl Followed {
         settings: &Settings,
         crew: &Crew,
     ) -> anyhow::Result<Self> {
-        let (tell, told) = oneshot::channel();
-        let (goes_on, begins) = oneshot::channel();
-        let named = settings.node.clone();
-        let allow_empty = settings.allow_empty;
-        let stop = crew.stop();
-        crew.thread("source", Priority::Batch, move || {
-            let mut taking = Taking::new(objects, store, allow_empty);
-            let (own_node, view) = taking.first(named.as_deref())?;
-            let read = taking.objects.stored().map(|stored| stored.confirmed);
-            let _gone = tell.send((own_node.clone(), view, read));
-            // Where the start failed, the agent ends.
-            let Ok(sink) = begins.blocking_recv() else { return Ok(()) };
-            taking.follow(&own_node, &sink, &stop)
-        })?;
-        let Ok((own_node, view, read)) = told.await else {
+        let (named, allow_empty) = (settings.node.clone(), settings.allow_empty);
+        let (begun, _thread) = Begun::start(objects, store, named, allow_empty, crew)?;
+        let Ok((own_node, view, read)) = begun.told.await else {
             // The thread says itself why it ended.
             return Err(crew.falls().await.into());
         };
-        Ok(Self { view, own_node, read, goes_on })
+        Ok(Self { view, own_node, read, goes_on: begun.goes_on })
     }
 
     /// Has the thread follow the source until the agent ends.
     pub(super) fn follow(self, sink: SourceSink) {
         // Where the thread has fallen, the agent ends.
         let _fallen = self.goes_on.send(sink);
+    }
+}
+
+/// A source whose first lists are awaited.
+struct Begun {
+    /// This node, the first view, and when the source last confirmed it.
+    told: oneshot::Receiver<(NodeName, Arc<ClusterView>, Option<Now>)>,
+    /// As in [`Followed`].
+    goes_on: oneshot::Sender<SourceSink>,
+}
+
+impl Begun {
+    /// Starts the thread. `named`: the name of this node, where it is given. `allow_empty`: a view without nodes is taken too.
+    fn start(
+        objects: Objects,
+        store: Option<ViewStore>,
+        named: Option<String>,
+        allow_empty: bool,
+        crew: &Crew,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
+        let (tell, told) = oneshot::channel();
+        let (goes_on, begins) = oneshot::channel();
+        let stop = crew.stop();
+        let thread = crew.thread("source", Priority::Batch, move || {
+            let mut taking = Taking::new(objects, store, allow_empty);
+            let (own_node, view) = match taking.first(named.as_deref()) {
+                Ok(first) => first,
+                // The source may end with the agent, or with an agent that is turned off.
+                Err(_) if stop.is_cancelled() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let read = taking.objects.stored().map(|stored| stored.confirmed);
+            let _gone = tell.send((own_node.clone(), view, read));
+            // Where the start failed, the agent ends.
+            let Ok(sink) = begins.blocking_recv() else { return Ok(()) };
+            taking.follow(&own_node, &sink, &stop)
+        })?;
+        Ok((Self { told, goes_on }, thread))
     }
 }
 
@@ -131,7 +159,7 @@ impl Taking {
             said = match self.objects.wait(Some(longest))? {
                 false if recall.take().is_some() => {
                     if let Some(store) = &self.store {
-                        store.load(self.objects.name(), self.objects.teller());
+                        store.load(self.objects.name(), self.objects.recaller());
                     }
                     Some(waits)
                 }
@@ -294,5 +322,35 @@ impl Taking {
             row.conflicts = conflicts;
             row.conflict_examples = conflict_examples;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cluster::SourceName, source::changes};
+
+    /// A generous limit, since the machine may be busy.
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// An agent that is turned off while it waits for its first view goes on as a process, and nothing may stay behind.
+    #[test]
+    fn a_start_that_is_given_up_ends_its_thread_without_a_fault() {
+        let (teller, changes) = changes();
+        let name = SourceName::new("the test", "test");
+        let objects = Objects { name, services: true, confirms: true, changes };
+        // Whoever was to read what an earlier agent stored hangs.
+        let _hangs = objects.changes.recaller();
+        let crew = Crew::default();
+        let (mut begun, thread) = Begun::start(objects, None, None, false, &crew).unwrap();
+        crew.end();
+        drop(teller);
+        let given_up = Instant::now();
+        while !thread.is_finished() {
+            assert!(given_up.elapsed() < LIMIT, "the thread goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(crew.fallen().is_none(), "{:?}", crew.fallen());
+        assert!(begun.told.try_recv().is_err(), "it told of a view");
     }
 }

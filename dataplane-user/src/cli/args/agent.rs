@@ -61,18 +61,18 @@ pub struct AgentArgs {
     pub kubernetes: bool,
 
     /// How the API server is reached [default: by the service account of the agent's pod]
-    #[arg(long, help_heading = CLUSTER, value_name = "FILE", requires = "kubernetes")]
+    #[arg(long, help_heading = CLUSTER, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
     /// The API server's address, in place of the one that is configured
     ///
     /// The address that pods have by default is that of a Service, whose endpoint may be on a node that hangs.
-    #[arg(long, help_heading = CLUSTER, value_name = "URL", requires = "kubernetes",
+    #[arg(long, help_heading = CLUSTER, value_name = "URL",
           value_parser = NonEmptyStringValueParser::new())]
     pub api_server: Option<String>,
 
     /// Leave headless Services out. Their endpoints are then cut only where another Service has them too
-    #[arg(long, help_heading = CLUSTER, requires = "kubernetes")]
+    #[arg(long, help_heading = CLUSTER)]
     pub no_headless: bool,
 
     /// A device by which packets leave to backends (repeatable, or separated by commas), and `auto`: those that routes and policy rules give
@@ -181,6 +181,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, hide = true)]
     pub view_store_every: Duration,
 
+    /// How many times sooner the watches of the API server find faults and begin anew; for tests
+    #[arg(long, value_name = "TIMES", default_value_t = 1, hide = true)]
+    pub watch_faster: u32,
+
     /// Virtual servers of others, which no Service has (repeatable, or separated by commas): kube-proxy's ipvs.excludeCIDRs
     #[arg(long = "exclude-cidr", help_heading = KUBE_PROXY, value_name = "CIDR", value_delimiter = ',')]
     pub excluded: Vec<Cidr>,
@@ -234,6 +238,14 @@ pub struct AgentArgs {
     /// process has the port, the agent runs without it and tries again each second.
     #[arg(long, help_heading = PROCESS, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
+
+    /// The UID of the pod that the agent runs in
+    ///
+    /// It tells the agents of two pods of one node apart, as during a rollout. With --take-over the agent that runs closes its HTTP port as soon as
+    /// this one waits. An agent of a pod that was taken over from does not end, since the kubelet would start it again. It does nothing until
+    /// SIGTERM, and no later agent of that pod takes over again.
+    #[arg(long, help_heading = PROCESS, value_name = "UID", value_parser = NonEmptyStringValueParser::new())]
+    pub pod_uid: Option<String>,
 
     /// Take over from an agent that runs: it ends, the dataplane stays
     ///

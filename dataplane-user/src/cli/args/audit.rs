@@ -1,4 +1,4 @@
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::shared::Help;
 use crate::{cli::values::kind, plan::audit::Kind};
@@ -25,6 +25,17 @@ pub struct StatusArgs {
     /// outlive a restart, and a cluster file that is wrong keeps the next agent from starting.
     #[arg(long)]
     pub check: bool,
+
+    /// Print nothing, and end with exit code 0 if the agent is ready: for the readiness probe of its pod
+    ///
+    /// The exit code is 1 if it is not ready, with the reason, or if the agent that answers is not that of the pod --pod-uid. It is 3 if no agent
+    /// answers. docs/metrics.md says when an agent is ready.
+    #[arg(long, conflicts_with = "check")]
+    pub ready: bool,
+
+    /// With --ready: the UID of the pod whose agent must answer
+    #[arg(long, value_name = "UID", value_parser = NonEmptyStringValueParser::new())]
+    pub pod_uid: Option<String>,
 }
 
 pub(super) const AUDIT: Help = Help {

@@ -37,7 +37,8 @@ impl AgentRow {
             pod,
             silent,
             version: text(&status["version"]),
-            mode: text(&status["mode"]),
+            // An agent that is off has no other mode.
+            mode: text(&status["mode"]).or_else(|| (status["state"] == "off").then(|| "off".to_owned())),
             health: text(&status["state"]),
             why: text(&status["why"]),
             view_age_seconds: status["cluster"]["age_seconds"].as_u64(),
@@ -65,9 +66,19 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_is_off_is_in_no_other_mode() {
+        let status = serde_json::to_value(sample::off()).unwrap();
+        let row = AgentRow::new("pod".to_owned(), Ok(status.clone()));
+        assert_eq!((row.mode.as_deref(), row.health.as_deref()), (Some("off"), Some("off")));
+        assert_eq!(json!(row.version), status["version"]);
+    }
+
+    #[test]
     fn an_agent_that_says_less_is_listed() {
         let row = AgentRow::new("pod".to_owned(), Ok(json!({ "mode": "off" })));
         assert_eq!((row.mode.as_deref(), row.version), (Some("off"), None));
+        let row = AgentRow::new("pod".to_owned(), Ok(json!({ "state": "off" })));
+        assert_eq!((row.mode.as_deref(), row.health.as_deref()), (Some("off"), Some("off")));
         let row = AgentRow::new("pod".to_owned(), Err("no route".to_owned()));
         assert_eq!(row.silent.as_deref(), Some("no route"));
     }

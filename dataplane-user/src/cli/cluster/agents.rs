@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An agent's pod, and where the agent serves HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    pod: String,
-    node: String,
+pub(super) struct Place {
+    pub(super) pod: String,
+    pub(super) node: String,
     port: u16,
 }
 
@@ -37,15 +37,33 @@ pub(super) async fn agents(
     namespace: &str,
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, AgentRow>, Error> {
+    let places = places_in(client, namespace).await?;
+    let wanted = places.into_values().filter(|place| is_wanted(&place.node)).collect();
+    let answers = answers(client, namespace, wanted);
+    Ok(answers.map(|(place, answer)| (place.node, AgentRow::new(place.pod, answer))).collect().await)
+}
+
+/// The agents' pods, by node.
+///
+/// # Errors
+/// Where the pods cannot be listed.
+pub(super) async fn places_in(client: &Client, namespace: &str) -> Result<BTreeMap<String, Place>, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = ask::list(&pods, ListParams::default().labels(LABELS)).await?;
-    let places = places(&pods).into_values().filter(|place| is_wanted(&place.node));
+    Ok(places(&pods))
+}
+
+/// Asks these agents, some at once. Each one's status, or why there is none, comes as soon as it is known.
+pub(super) fn answers(
+    client: &Client,
+    namespace: &str,
+    places: Vec<Place>,
+) -> impl Stream<Item = (Place, Result<Value, String>)> {
     let asked = stream::iter(places).map(async |place| {
         let answer = tokio::time::timeout(PATIENCE, status(client, namespace, &place)).await;
-        let answer = answer.unwrap_or_else(|_| Err(late()));
-        (place.node, AgentRow::new(place.pod, answer))
+        (place, answer.unwrap_or_else(|_| Err(late())))
     });
-    Ok(asked.buffer_unordered(AT_ONCE).collect().await)
+    asked.buffer_unordered(AT_ONCE)
 }
 
 /// The pod of each node that has one. Of two, as during a rollout, the older one: it holds the node until it hands over.

@@ -174,11 +174,26 @@ pub(super) struct ShowStatus {
     pub(super) check: bool,
 }
 
+const MODE: &str = "With --wait, agents that are not off by then are named with their nodes, and the exit code is 0 all the same: a node that hangs cannot take \
+anything back. `nodefence detach` on such a node does, once it answers.";
+
 /// The mode that is set.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = MODE)]
 pub(super) struct SetMode {
     /// What agents do
     pub(super) mode: ModeWord,
+
+    /// With off: wait until each agent that answers has taken back all that it did, for so many seconds at most [default: 60]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "60",
+        value_parser = seconds
+    )]
+    pub(super) wait: Option<u16>,
 }
 
 /// What agents do about flags.
@@ -246,6 +261,11 @@ fn lasting(text: &str) -> Result<Duration, String> {
     Ok(lasts)
 }
 
+fn seconds(text: &str) -> Result<u16, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
+    seconds.ok_or_else(|| "expected a number of seconds from 1 to 3600, as in --wait=60".to_owned())
+}
+
 fn instant(text: &str) -> Result<Timestamp, String> {
     text.parse()
         .map_err(|_| "expected a time with its zone (RFC 3339), as in 2026-12-01T08:00:00Z".to_owned())
@@ -261,6 +281,11 @@ impl KubectlCli {
         );
         if self.output == Format::Name && !takes_name {
             let text = "-o name is for flag, unflag, flags and nodes; expected table, json or yaml";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
+        }
+        if matches!(&self.verb, KubectlVerb::Mode(SetMode { mode, wait: Some(_) }) if *mode != ModeWord::Off)
+        {
+            let text = "--wait is for `mode off`: agents that run need no time to follow another mode";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
         }
         Ok(self)
@@ -304,6 +329,21 @@ mod tests {
         for words in [&["unflag", "b"][..], &["unflag", "--all"], &["unflag", "--name", "b-1"]] {
             assert!(parsed(words).is_ok(), "{words:?}");
         }
+    }
+
+    #[test]
+    fn only_the_mode_off_is_waited_for() {
+        let wait = |words: &[&str]| match parsed(&[&["mode"], words].concat())?.verb {
+            KubectlVerb::Mode(args) => Ok::<_, String>(args.wait),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(wait(&["off"]), Ok(None));
+        assert_eq!(wait(&["off", "--wait"]), Ok(Some(60)));
+        assert_eq!(wait(&["--wait=5", "off"]), Ok(Some(5)));
+        for words in [&["off", "--wait=0"][..], &["off", "--wait=1h"], &["off", "--wait=3601"]] {
+            assert!(wait(words).unwrap_err().contains("--wait"), "{words:?}");
+        }
+        assert!(wait(&["observe", "--wait"]).unwrap_err().contains("--wait is for `mode off`"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn resource<K: Kind>() -> String {
     }
 }
 
-/// The roles of `deploy/kubernetes/roles.yaml`.
+/// The roles for people of the chart.
 pub(super) const ROLES: [&str; 4] = [
     "the ClusterRole nodefence-view",
     "the ClusterRole nodefence-operate",

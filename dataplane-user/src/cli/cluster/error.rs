@@ -75,6 +75,23 @@ pub(super) enum Error {
         /// The time.
         now: String,
     },
+    /// The settings cannot be read.
+    #[error(
+        "NodefenceSettings/default cannot be read: {0}; expected content as in `kubectl explain nodefencesettings.spec` \
+         (`kubectl edit nodefencesettings default` sets it right)"
+    )]
+    UnreadSettings(String),
+    /// The same user's flag on the node has more force than the new one.
+    #[error(
+        "node `{node}` was not flagged: your flag {flag} there has force, and a limit may withhold one without; expected --force, or before it \
+         `kubectl nodefence unflag --name {flag}`"
+    )]
+    Forced {
+        /// The node.
+        node: String,
+        /// The flag.
+        flag: String,
+    },
     /// The object to create is there already.
     #[error("there is such an object already")]
     Exists,
@@ -105,12 +122,16 @@ impl Error {
             Self::Forbidden { .. }
             | Self::Invalid { .. }
             | Self::Unwise { .. }
+            | Self::Forced { .. }
             | Self::TooLong
             | Self::Past { .. } => Exit::Refused,
             Self::UnknownNode(_) | Self::UnknownFlag(_) => Exit::Unknown,
-            Self::NoKind { .. } | Self::Request { .. } | Self::NoDate | Self::Exists | Self::Busy => {
-                Exit::Error
-            }
+            Self::NoKind { .. }
+            | Self::Request { .. }
+            | Self::NoDate
+            | Self::UnreadSettings(_)
+            | Self::Exists
+            | Self::Busy => Exit::Error,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     ask,
     error::Error,
     flag_rows::{ClusterFlagReport, ClusterFlags, ClusterUnflagReport, NodeFlagRow},
-    known::Known,
+    known::{Known, Unread},
     session::Session,
     would::would,
 };
@@ -41,11 +41,18 @@ pub(super) async fn flag(session: &Session, args: &FlagNode) -> Result<ClusterFl
     let until = end(args, now)?;
     let known = session.known().await?;
     let uid = uid(session, &known, &args.node).await?;
-    let would = would(&known, &args.node, args.force);
+    let by = user(session).await;
+    let earlier = earlier(&known, &args.node, by.as_deref());
+    if !args.force
+        && let Some(forced) = earlier.iter().find(|flag| flag.spec.force && known.idle(flag).is_none())
+    {
+        return Err(Error::Forced { node: args.node.clone(), flag: forced.name_any() });
+    }
+    let earlier: Vec<String> = earlier.iter().map(|flag| flag.name_any()).collect();
+    let would = would(&known, &args.node, args.force, &earlier);
     if !args.force && !would.unwise.is_empty() {
         return Err(Error::Unwise { node: args.node.clone(), why: would.unwise });
     }
-    let by = user(session).await;
     let spec = NodeFlagSpec {
         node: args.node.clone(),
         uid,
@@ -59,9 +66,9 @@ pub(super) async fn flag(session: &Session, args: &FlagNode) -> Result<ClusterFl
     let mut flag = NodeFlag::new("", spec);
     flag.metadata.name = None;
     flag.metadata.generate_name = Some(format!("{}-", args.node));
-    let mut flag = ask::create(&session.flags(), &flag, args.dry_run).await?;
+    let mut flag = ask::create(&session.new_flags(), &flag, args.dry_run).await?;
     let mut warnings = would.warnings;
-    let earlier = earlier(&known, &args.node, by.as_deref());
+    warnings.extend(known.unread_texts());
     let mut replaced = Vec::new();
     for name in earlier {
         // The new flag holds already: traffic is cut without a gap, and the end counts from now.
@@ -119,17 +126,17 @@ async fn uid(session: &Session, known: &Known, node: &str) -> Result<String, Err
     found.and_then(|node| node.metadata.uid).ok_or_else(|| Error::UnknownNode(node.to_owned()))
 }
 
-/// The names of the flags that a new one replaces: those of the same user on the same node.
-fn earlier(known: &Known, node: &str, by: Option<&str>) -> Vec<String> {
+/// The flags that a new one replaces: those of the same user on the same node.
+fn earlier<'a>(known: &'a Known, node: &'a str, by: Option<&str>) -> Vec<&'a NodeFlag> {
     let Some(by) = by else { return Vec::new() };
     let is_same =
         |flag: &&NodeFlag| flag.spec.by.as_deref() == Some(by) && flag.spec.cause == FlagCause::Operator;
-    known.of_node(node).filter(is_same).map(|flag| flag.name_any()).collect()
+    known.of_node(node).filter(is_same).collect()
 }
 
 /// Waits until the controller has judged a flag. `None` where it has not in time.
 async fn judged(session: &Session, name: &str) -> Result<Option<NodeFlag>, Error> {
-    let flags = session.flags();
+    let flags = session.new_flags();
     let looking = async {
         loop {
             let flag = ask::get(&flags, name).await?;
@@ -151,15 +158,27 @@ pub(super) async fn unflag(session: &Session, args: &UnflagNode) -> Result<Clust
         (None, Some(name)) => flag.name_any() == *name,
         (None, None) => true,
     };
+    let is_meant_unread = |flag: &&Unread| match (&args.node, &args.name) {
+        (Some(node), _) => flag.node.as_ref() == Some(node),
+        (None, Some(name)) => flag.name == *name,
+        (None, None) => true,
+    };
     let mut items = Vec::new();
+    let mut unread = Vec::new();
     for flag in known.flags.iter().filter(is_meant) {
         if ask::delete(&session.flags(), &flag.name_any()).await? {
             items.push(NodeFlagRow::new(&known, flag));
         }
     }
+    for flag in known.unread_flags().filter(is_meant_unread) {
+        if ask::delete(&session.flags(), &flag.name).await? {
+            unread.push(flag.name.clone());
+        }
+    }
+    let none = items.is_empty() && unread.is_empty();
     let not_flagged = match (&args.node, &args.name) {
-        (_, Some(name)) if items.is_empty() => return Err(Error::UnknownFlag(name.clone())),
-        (Some(node), _) if items.is_empty() => {
+        (_, Some(name)) if none => return Err(Error::UnknownFlag(name.clone())),
+        (Some(node), _) if none => {
             if !known.members.contains_key(node) {
                 return Err(Error::UnknownNode(node.clone()));
             }
@@ -167,11 +186,12 @@ pub(super) async fn unflag(session: &Session, args: &UnflagNode) -> Result<Clust
         }
         _ => None,
     };
-    Ok(ClusterUnflagReport { items, not_flagged })
+    Ok(ClusterUnflagReport { items, unread, not_flagged })
 }
 
 /// Lists flags.
 pub(super) async fn flags(session: &Session) -> Result<ClusterFlags, Error> {
     let known = session.known().await?;
-    Ok(ClusterFlags { items: known.flags.iter().map(|flag| NodeFlagRow::new(&known, flag)).collect() })
+    let items = known.flags.iter().map(|flag| NodeFlagRow::new(&known, flag)).collect();
+    Ok(ClusterFlags { items, unread: known.unread_texts() })
 }

@@ -88,6 +88,8 @@ impl NodeFlagRow {
 pub(super) struct ClusterFlags {
     /// The flags, by node and name.
     pub(super) items: Vec<NodeFlagRow>,
+    /// The objects that cannot be read, and why. Agents leave them out too.
+    pub(super) unread: Vec<String>,
 }
 
 impl Document for ClusterFlags {
@@ -120,6 +122,8 @@ impl Document for ClusterFlagReport {
 pub(super) struct ClusterUnflagReport {
     /// The flags that were deleted.
     pub(super) items: Vec<NodeFlagRow>,
+    /// The names of the flags that were deleted though they cannot be read.
+    pub(super) unread: Vec<String>,
     /// The node that was named and had no flag. `None` if it had one, or if no node was named.
     pub(super) not_flagged: Option<String>,
 }
@@ -181,17 +185,23 @@ pub(super) fn flagged(report: &ClusterFlagReport, format: Format) -> String {
 /// The result of `unflag` as text.
 pub(super) fn unflagged(report: &ClusterUnflagReport, format: Format) -> String {
     if format == Format::Name {
-        return names(&report.items);
+        let unread = report.unread.iter().map(String::as_str);
+        return named(report.items.iter().map(|row| row.name.as_str()).chain(unread));
     }
     let mut all: Vec<String> = report
         .items
         .iter()
         .map(|row| format!("node {}: the flag {} is deleted ({})", row.node, row.name, row.text()))
         .collect();
+    all.extend(report.unread.iter().map(|name| format!("the flag {name} is deleted, which cannot be read")));
     all.extend(report.not_flagged.iter().map(|node| format!("node {node} was not flagged")));
     lines(all)
 }
 
 fn names(rows: &[NodeFlagRow]) -> String {
-    rows.iter().map(|row| format!("nodeflag.nodefence.io/{}", row.name)).collect::<Vec<_>>().join("\n")
+    named(rows.iter().map(|row| row.name.as_str()))
+}
+
+fn named<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("nodeflag.nodefence.io/{name}")).collect::<Vec<_>>().join("\n")
 }

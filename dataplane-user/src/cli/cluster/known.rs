@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+use serde::de::DeserializeOwned;
 
 use crate::{
-    crds::{FlagState, NodeFlag, NodeMember, NodefenceSettings, NodefenceSettingsSpec, Pause, SettingsMode},
+    crds::{
+        FlagState, NodeFlag, NodeMember, NodefenceSettings, NodefenceSettingsSpec, Pause, Raw, SettingsMode,
+    },
     enforce::{LimitScope, Share},
 };
 
@@ -19,8 +22,55 @@ pub(super) struct Known {
     pub(super) members: BTreeMap<String, NodeMember>,
     /// All flags, by name.
     pub(super) flags: Vec<NodeFlag>,
-    /// What the settings say. `None` where there are none.
+    /// What the settings say. `None` where there are none, or where they cannot be read.
     pub(super) settings: Option<NodefenceSettingsSpec>,
+    /// The objects that cannot be read.
+    pub(super) unread: Vec<Unread>,
+}
+
+/// An object that cannot be read. Agents leave it out too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unread {
+    /// Its kind.
+    pub(super) kind: &'static str,
+    /// Its name.
+    pub(super) name: String,
+    /// The node that a flag names, where at least that can be read.
+    pub(super) node: Option<String>,
+    /// Why it cannot be read.
+    pub(super) why: String,
+}
+
+impl Unread {
+    /// The object and the reason in words.
+    pub(super) fn text(&self) -> String {
+        let Self { kind, name, why, .. } = self;
+        let agents = match *kind {
+            SETTINGS => "each agent goes by the last that it could read",
+            _ => "agents leave it out",
+        };
+        format!("{kind}/{name} cannot be read, and {agents}: {why}")
+    }
+}
+
+const FLAG: &str = "NodeFlag";
+const SETTINGS: &str = "NodefenceSettings";
+
+/// Reads objects. Those that cannot be read are put aside.
+fn read<K: DeserializeOwned>(kind: &'static str, raw: Vec<Raw<K>>, unread: &mut Vec<Unread>) -> Vec<K> {
+    let mut objects = Vec::new();
+    for object in raw {
+        match object.read() {
+            Ok(object) => objects.push(object),
+            Err(error) => unread.push(Unread {
+                kind,
+                name: object.metadata.name.clone().unwrap_or_default(),
+                node: object.spec()["node"].as_str().map(str::to_owned),
+                why: error.to_string(),
+            }),
+        }
+    }
+    objects
 }
 
 /// What agents do about a flag.
@@ -30,7 +80,7 @@ pub(super) enum Does {
     Cut,
     /// They count what they would cut.
     Observe,
-    /// Nothing.
+    /// Nothing, or nobody knows.
     Nothing,
 }
 
@@ -44,7 +94,37 @@ impl Known {
     ) -> Self {
         flags.sort_by_key(|flag| (flag.spec.node.clone(), flag.name_any()));
         let members = members.into_iter().map(|member| (member.name_any(), member)).collect();
-        Self { now, members, flags, settings: settings.map(|settings| settings.spec) }
+        let settings = settings.map(|settings| settings.spec);
+        Self { now, members, flags, settings, unread: Vec::new() }
+    }
+
+    /// Reads and sorts what the API server sent.
+    pub(super) fn read(
+        now: Timestamp,
+        members: Vec<Raw<NodeMember>>,
+        flags: Vec<Raw<NodeFlag>>,
+        settings: Option<Raw<NodefenceSettings>>,
+    ) -> Self {
+        let mut unread = Vec::new();
+        let members = read("NodeMember", members, &mut unread);
+        let flags = read(FLAG, flags, &mut unread);
+        let settings = read(SETTINGS, settings.into_iter().collect(), &mut unread).pop();
+        Self { unread, ..Self::new(now, members, flags, settings) }
+    }
+
+    /// The flags that cannot be read.
+    pub(super) fn unread_flags(&self) -> impl Iterator<Item = &Unread> {
+        self.unread.iter().filter(|unread| unread.kind == FLAG)
+    }
+
+    /// The settings, where they cannot be read.
+    pub(super) fn unread_settings(&self) -> Option<&Unread> {
+        self.unread.iter().find(|unread| unread.kind == SETTINGS)
+    }
+
+    /// Which objects cannot be read, and why, in words.
+    pub(super) fn unread_texts(&self) -> Vec<String> {
+        self.unread.iter().map(Unread::text).collect()
     }
 
     /// Why a flag does not hold now. `None` where it holds, as far as modes and limits let it.
@@ -85,6 +165,9 @@ impl Known {
 
     /// What agents do about flags by these settings, and why.
     pub(super) fn does(&self) -> (Does, String) {
+        if let Some(unread) = self.unread_settings() {
+            return (Does::Nothing, unread.text());
+        }
         let Some(settings) = &self.settings else {
             let why = "there is no NodefenceSettings/default: agents only observe";
             return (Does::Observe, why.to_owned());

@@ -10,6 +10,8 @@ mod flag_rows;
 mod known;
 mod lines;
 mod node_rows;
+mod off_rows;
+mod off_wait;
 mod overview;
 mod preflight;
 mod preflight_rows;
@@ -26,7 +28,7 @@ mod settings_rows;
 mod status_rows;
 mod would;
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -115,6 +117,7 @@ async fn carry_out(cli: &KubectlCli, session: &Session) -> anyhow::Result<Exit> 
         }
         KubectlVerb::Flags => {
             let list = flag::flags(session).await?;
+            warn(&list.unread);
             print(format, &list, |list| flag_rows::flags(list, format))?;
         }
         KubectlVerb::Nodes(args) => {
@@ -130,7 +133,11 @@ async fn carry_out(cli: &KubectlCli, session: &Session) -> anyhow::Result<Exit> 
         }
         KubectlVerb::Settings => print(format, &settings::show(session).await?, settings_rows::text)?,
         KubectlVerb::Mode(args) => {
-            let report = settings::mode(session, args.mode.into()).await?;
+            let mut report = settings::mode(session, args.mode.into()).await?;
+            if let Some(seconds) = args.wait {
+                let patience = Duration::from_secs(seconds.into());
+                report.waited = Some(off_wait::wait(&session.client, namespace, patience).await?);
+            }
             print(format, &report, settings_rows::text)?;
         }
         KubectlVerb::Pause(args) => {

@@ -40,6 +40,8 @@ pub(super) struct ClusterNodes {
     pub(super) not_found: Vec<String>,
     /// Why the agents were not asked. `None` if they were.
     pub(super) agents_unknown: Option<String>,
+    /// The objects that cannot be read, and why. Agents leave them out too.
+    pub(super) unread: Vec<String>,
 }
 
 impl Document for ClusterNodes {
@@ -76,7 +78,7 @@ impl ClusterNodes {
         };
         let items = wanted.map(row).collect();
         let not_found = names.iter().filter(|name| !known.members.contains_key(*name)).cloned().collect();
-        Self { items, not_found, agents_unknown }
+        Self { items, not_found, agents_unknown, unread: known.unread_texts() }
     }
 }
 
@@ -128,8 +130,8 @@ fn agent(agent: Option<&AgentRow>, is_unknown: bool) -> [String; 5] {
 
 /// Lines about what the table does not say.
 pub(super) fn notes(list: &ClusterNodes) -> Vec<String> {
-    let mut notes: Vec<String> =
-        list.agents_unknown.iter().map(|why| format!("the agents were not asked: {why}")).collect();
+    let mut notes = list.unread.clone();
+    notes.extend(list.agents_unknown.iter().map(|why| format!("the agents were not asked: {why}")));
     for row in &list.items {
         let silent = row.agent.as_ref().and_then(|agent| agent.silent.as_ref());
         notes.extend(silent.map(|why| format!("node {}: the agent does not answer: {why}", row.name)));

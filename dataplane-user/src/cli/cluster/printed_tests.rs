@@ -11,8 +11,9 @@ use super::{
     ask::Server,
     error::Error,
     flag_rows::{self, ClusterFlagReport, ClusterFlags, ClusterUnflagReport, NodeFlagRow},
-    known::Known,
+    known::{Known, Unread},
     node_rows::{self, ClusterNodes},
+    off_rows::{LeftAgent, Said, Waited, said},
     preflight_rows::{self, Facts, PreflightReport},
     samples::{flag, known, member, now, pause, settings},
     session,
@@ -95,6 +96,8 @@ fn values_that_are_refused() {
         &["flag", "b", "--reason", "r", "--for", "0s"],
         &["flag", "b", "--reason", "r", "--until", "8:00"],
         &["status", "-o", "name"],
+        &["mode", "off", "--wait=1h"],
+        &["mode", "observe", "--wait"],
     ] {
         let parsed = KubectlCli::try_parse_from([&["kubectl-nodefence"], words].concat());
         let error = parsed.and_then(KubectlCli::checked).expect_err("refused");
@@ -110,7 +113,7 @@ fn errors() {
     let mut last = known([member("node-a", None, None), member("node-b", None, None)], []);
     last.flags = vec![flag("node-a", "alice")];
     let only = known([member("node-b", None, None)], []);
-    let why = [would(&last, "node-b", false).unwise, would(&only, "node-b", false).unwise].concat();
+    let why = [would(&last, "node-b", false, &[]).unwise, would(&only, "node-b", false, &[]).unwise].concat();
     let time = || format!("{:.0}", now());
     let mut text = String::new();
     for error in [
@@ -129,6 +132,8 @@ fn errors() {
         Error::Unwise { node: node(), why },
         Error::TooLong,
         Error::Past { until: time(), now: time() },
+        Error::UnreadSettings("until: `never`".to_owned()),
+        Error::Forced { node: node(), flag: "node-b-7xk2p".to_owned() },
         Error::Exists,
         Error::Busy,
     ] {
@@ -145,6 +150,12 @@ fn errors() {
     golden::check("kubectl-errors", &text);
 }
 
+/// A flag that cannot be read.
+fn unread() -> Unread {
+    let why = "until: `never`".to_owned();
+    Unread { kind: "NodeFlag", name: "node-c-late".to_owned(), node: Some("node-c".to_owned()), why }
+}
+
 #[test]
 fn flag_as_it_is_printed() {
     let mut known = full();
@@ -152,9 +163,11 @@ fn flag_as_it_is_printed() {
     known.flags[1].status = None;
     let rows = rows(&known);
     let (_, agents) = known.does();
-    let mut warnings = would(&known, "node-b", true).warnings;
-    warnings.extend(would(&known, "node-a", true).warnings);
-    warnings.extend(would(&known, "node-new", true).warnings);
+    let mut warnings = would(&known, "node-b", true, &[]).warnings;
+    warnings.extend(would(&known, "node-a", true, &[]).warnings);
+    warnings.extend(would(&known, "node-new", true, &[]).warnings);
+    let settings = Unread { kind: "NodefenceSettings", name: "default".to_owned(), ..unread() };
+    warnings.push(settings.text());
     warnings.push(super::flag::not_judged());
     warnings.push(super::flag::stays("node-b-aaaaa", &Error::Busy));
     let report = ClusterFlagReport {
@@ -174,10 +187,14 @@ fn flag_as_it_is_printed() {
 #[test]
 fn flags_and_unflag_as_they_are_printed() {
     let items = rows(&full());
-    let list = ClusterFlags { items: items.clone() };
-    let samples = [("full", list), ("none", ClusterFlags { items: Vec::new() })];
+    let list = ClusterFlags { items: items.clone(), unread: vec![unread().text()] };
+    let samples = [("full", list), ("none", ClusterFlags { items: Vec::new(), unread: Vec::new() })];
     golden::report("kubectl-flags", &samples, &NAMED, flag_rows::flags);
-    let report = ClusterUnflagReport { items, not_flagged: Some("node-a".to_owned()) };
+    let report = ClusterUnflagReport {
+        items,
+        unread: vec!["node-c-late".to_owned()],
+        not_flagged: Some("node-a".to_owned()),
+    };
     golden::report("kubectl-unflag", &[("full", report)], &NAMED, flag_rows::unflagged);
 }
 
@@ -204,6 +221,7 @@ fn nodes_as_they_are_printed() {
     let all = ClusterNodes::new(&known, &[], false, Ok(agents()));
     nodes.items.insert(0, all.items[0].clone());
     nodes.agents_unknown = Some("you may not list pods".to_owned());
+    nodes.unread = vec![unread().text()];
     let mut notes = node_rows::notes(&nodes);
     notes.extend([super::agents::may_not(), super::agents::no_status()]);
     let wide = [Format::Table, Format::Wide, Format::Name, Format::Json, Format::Yaml];
@@ -241,9 +259,26 @@ fn settings_as_they_are_printed() {
         settings.spec.mode = mode;
         ClusterSettings::new(now(), Some(settings), Vec::new())
     };
+    let left =
+        |node: &str, pod: &str, why: String| LeftAgent { node: node.to_owned(), pod: pod.to_owned(), why };
+    let hung = left("node-b", "agent-2", super::agents::late());
+    let running = left("node-c", "agent-3", "the agent is not off".to_owned());
+    let unheard = left("node-d", "agent-4", super::off_wait::UNHEARD.to_owned());
+    let off = |node: &str, pod: &str, problems: &[&str]| {
+        let status = json!({ "state": "off", "taken_back": false, "problems": problems });
+        let Said::NotYet(why) = said(Ok(status)) else { panic!("all is taken back") };
+        left(node, pod, why)
+    };
+    let slow = off("node-e", "agent-5", &[]);
+    let stuck = off("node-f", "agent-6", &["IPVS refuses"]);
+    let mut full = ClusterSettings::new(now(), Some(paused), vec![pause("alice")]);
+    full.waited = Some(Waited { off: 3, left: vec![hung, running, unheard, slow, stuck] });
+    let mut waited = of_mode(SettingsMode::Off);
+    waited.waited = Some(Waited { off: 3, left: Vec::new() });
     let samples = [
-        ("full", ClusterSettings::new(now(), Some(paused), vec![pause("alice")])),
+        ("full", full),
         ("none", ClusterSettings::new(now(), None, Vec::new())),
+        ("waited", waited),
         ("off", of_mode(SettingsMode::Off)),
         ("observe", of_mode(SettingsMode::Observe)),
         ("enforce", of_mode(SettingsMode::Enforce)),

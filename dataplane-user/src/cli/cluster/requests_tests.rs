@@ -28,23 +28,23 @@ const FLAGS: &str = "/apis/nodefence.io/v1alpha1/nodeflags";
 const MEMBERS: &str = "/apis/nodefence.io/v1alpha1/nodemembers";
 const SETTINGS: &str = "/apis/nodefence.io/v1alpha1/nodefencesettings/default";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-const PODS: &str = "/api/v1/namespaces/nodefence/pods";
+pub(super) const PODS: &str = "/api/v1/namespaces/nodefence/pods";
 
 /// What was asked: method, path with query, and body.
 type Asked = (Method, String, Value);
 /// The answers by method and path. Of several the last one stays.
 type Answers = BTreeMap<(Method, String), Vec<(u16, Value)>>;
 
-/// An API server in memory.
+/// An API server in memory. An answer with the code 0 never comes.
 #[derive(Clone, Default)]
-struct Server {
+pub(super) struct Server {
     answers: Arc<Mutex<Answers>>,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Server {
     /// With three members, no flag, settings that have agents cut, and a user.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let this = Self::default();
         let members = ["node-a", "node-b", "node-c"].map(|name| member(name, None, None));
         this.answer(Method::GET, "/version", 200, json!({ "gitVersion": "v1.36.3" }));
@@ -63,11 +63,11 @@ impl Server {
         self.answer(Method::GET, FLAGS, 200, list("NodeFlag", flags));
     }
 
-    fn answer(&self, method: Method, path: &str, code: u16, body: Value) {
+    pub(super) fn answer(&self, method: Method, path: &str, code: u16, body: Value) {
         self.answers.lock().unwrap().insert((method, path.to_owned()), vec![(code, body)]);
     }
 
-    fn then(&self, method: Method, path: &str, code: u16, body: Value) {
+    pub(super) fn then(&self, method: Method, path: &str, code: u16, body: Value) {
         self.answers.lock().unwrap().entry((method, path.to_owned())).or_default().push((code, body));
     }
 
@@ -90,7 +90,7 @@ impl Server {
         (404, failure(404, "NotFound", "it is not there"))
     }
 
-    async fn session(&self) -> Result<Session, Error> {
+    pub(super) async fn session(&self) -> Result<Session, Error> {
         let this = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let this = this.clone();
@@ -101,6 +101,9 @@ impl Server {
                 let path = head.uri.path_and_query().unwrap().to_string();
                 let (code, answer) = this.serve(head.method.clone(), &path, &body);
                 this.asked.lock().unwrap().push((head.method, path, body));
+                if code == 0 {
+                    std::future::pending::<()>().await;
+                }
                 let response =
                     Response::builder().status(code).header("Date", "Tue, 01 Dec 2026 08:00:00 GMT");
                 Ok::<_, kube::Error>(response.body(Full::new(Bytes::from(answer.to_string()))).unwrap())
@@ -129,7 +132,7 @@ fn list(kind: &str, items: Value) -> Value {
     json!({ "apiVersion": "nodefence.io/v1alpha1", "kind": format!("{kind}List"), "metadata": {}, "items": items })
 }
 
-fn failure(code: u16, reason: &str, message: &str) -> Value {
+pub(super) fn failure(code: u16, reason: &str, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message })
 }
 
@@ -401,4 +404,76 @@ async fn a_pause_is_lost_to_no_other_change() {
     assert_eq!(server.last(Method::PATCH).2["spec"]["pauses"], json!([]));
     server.answer(Method::PATCH, SETTINGS, 409, failure(409, "Conflict", "changed"));
     assert!(matches!(verbs::resume(&session, true).await, Err(Error::Busy)));
+}
+
+/// A flag that the API server took, and that has an end which cannot be read.
+fn unreadable(name: &str, node: &str) -> Value {
+    let mut flag = stored(name, node, "bob");
+    flag["spec"]["until"] = json!("9999-12-31T23:59:59Z");
+    flag
+}
+
+#[tokio::test]
+async fn one_flag_that_cannot_be_read_is_named_and_the_others_are_read() {
+    let server = Server::new();
+    server.flags(json!([stored("a-1", "node-a", "bob"), unreadable("b-1", "node-b")]));
+    let session = server.session().await.unwrap();
+    let list = flag::flags(&session).await.unwrap();
+    assert_eq!(list.items.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["a-1"]);
+    let wanted = "NodeFlag/b-1 cannot be read, and agents leave it out: until: `9999-12-31T23:59:59Z`: expected a time";
+    assert!(list.unread[0].starts_with(wanted), "{list:?}");
+    let status = overview::status(&session, "nodefence").await.unwrap();
+    assert!(status.problems[0].starts_with(wanted), "{status:?}");
+    let nodes = ListNodes { names: Vec::new(), flagged: false };
+    assert!(overview::nodes(&session, "nodefence", &nodes).await.unwrap().unread[0].starts_with(wanted));
+    let flagged = flag::flag(&session, &FlagNode { force: true, ..args("node-c") }).await.unwrap();
+    assert!(flagged.warnings.iter().any(|warning| warning.starts_with(wanted)), "{flagged:?}");
+    // It can be deleted, by the node too. The API server answers with the object itself, where it has a finalizer.
+    server.answer(Method::DELETE, &format!("{FLAGS}/b-1"), 200, unreadable("b-1", "node-b"));
+    for (node, name) in [(Some("node-b"), None), (None, Some("b-1"))] {
+        let which = UnflagNode { node: node.map(str::to_owned), name: name.map(str::to_owned), all: false };
+        let report = flag::unflag(&session, &which).await.unwrap();
+        assert_eq!((report.unread, report.items.len()), (vec!["b-1".to_owned()], 0));
+    }
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_read_take_a_mode_and_are_named() {
+    let server = Server::new();
+    let mut bad = json!(settings());
+    bad["spec"]["pauses"] = json!([{ "by": "bob", "until": "9999-12-31T23:59:59Z" }]);
+    server.answer(Method::GET, SETTINGS, 200, bad.clone());
+    server.answer(Method::PATCH, SETTINGS, 200, bad);
+    let session = server.session().await.unwrap();
+    let report = verbs::mode(&session, SettingsMode::Off).await.unwrap();
+    let (_, _, sent) = server.last(Method::PATCH);
+    assert_eq!(sent, json!({ "spec": { "mode": "off" } }));
+    let wanted = "NodefenceSettings/default cannot be read, and each agent goes by the last that it could read: until: `9999";
+    assert!(report.settings.is_none() && report.agents.starts_with(wanted), "{report:?}");
+    let status = overview::status(&session, "nodefence").await.unwrap();
+    assert!(status.problems[0].starts_with(wanted), "{status:?}");
+    assert!(!status.problems.iter().any(|problem| problem.contains("there is no Nodef")), "{status:?}");
+    let pause = PauseAgents { lasts: std::time::Duration::from_secs(60), reason: String::new() };
+    let error = verbs::pause(&session, &pause).await.unwrap_err();
+    assert!(matches!(error, Error::UnreadSettings(_)), "{error}");
+    assert!(error.to_string().contains("until: `9999-12-31T23:59:59Z`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_flag_without_force_does_not_replace_one_with_force() {
+    let server = Server::new();
+    let mut forced = stored("node-b-old", "node-b", "alice");
+    forced["spec"]["force"] = json!(true);
+    server.flags(json!([forced.clone()]));
+    let session = server.session().await.unwrap();
+    let error = flag::flag(&session, &args("node-b")).await.unwrap_err();
+    assert!(matches!(&error, Error::Forced { flag, .. } if flag == "node-b-old"), "{error}");
+    assert_eq!((error.exit(), server.changes().len()), (Exit::Refused, 0));
+    let report = flag::flag(&session, &FlagNode { force: true, ..args("node-b") }).await.unwrap();
+    assert_eq!(report.replaced, ["node-b-old"]);
+    // One that is over is no reason.
+    forced["spec"]["until"] = json!(now());
+    server.flags(json!([forced]));
+    let report = flag::flag(&session, &args("node-b")).await.unwrap();
+    assert_eq!(report.replaced, ["node-b-old"]);
 }

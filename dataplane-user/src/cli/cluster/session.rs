@@ -16,7 +16,7 @@ use super::{
     known::Known,
 };
 use crate::{
-    crds::{NodeFlag, NodeMember, NodefenceSettings, SETTINGS_NAME},
+    crds::{NodeFlag, NodeMember, NodefenceSettings, Raw, SETTINGS_NAME},
     source::kubernetes,
 };
 
@@ -58,17 +58,27 @@ impl Session {
     }
 
     /// The members.
-    pub(super) fn members(&self) -> Api<NodeMember> {
+    pub(super) fn members(&self) -> Api<Raw<NodeMember>> {
         Api::all(self.client.clone())
     }
 
     /// The flags.
-    pub(super) fn flags(&self) -> Api<NodeFlag> {
+    pub(super) fn flags(&self) -> Api<Raw<NodeFlag>> {
+        Api::all(self.client.clone())
+    }
+
+    /// The flags, for one that is created.
+    pub(super) fn new_flags(&self) -> Api<NodeFlag> {
         Api::all(self.client.clone())
     }
 
     /// The settings.
-    pub(super) fn settings(&self) -> Api<NodefenceSettings> {
+    pub(super) fn settings(&self) -> Api<Raw<NodefenceSettings>> {
+        Api::all(self.client.clone())
+    }
+
+    /// The settings, for those that are created.
+    pub(super) fn new_settings(&self) -> Api<NodefenceSettings> {
         Api::all(self.client.clone())
     }
 
@@ -82,7 +92,7 @@ impl Session {
             ask::list(&flags, ListParams::default()),
             ask::get(&settings, SETTINGS_NAME),
         )?;
-        Ok(Known::new(self.server.now, members, flags, settings))
+        Ok(Known::read(self.server.now, members, flags, settings))
     }
 }
 

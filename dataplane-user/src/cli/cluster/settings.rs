@@ -11,7 +11,7 @@ use super::{
     session::Session,
     settings_rows::ClusterSettings,
 };
-use crate::crds::{NodefenceSettings, NodefenceSettingsSpec, Pause, SETTINGS_NAME, SettingsMode};
+use crate::crds::{NodefenceSettings, NodefenceSettingsSpec, Pause, Raw, SETTINGS_NAME, SettingsMode};
 
 /// How often a change is tried that others change at the same time.
 const TRIES: u32 = 5;
@@ -21,12 +21,13 @@ const NOBODY: &str = "unknown";
 /// Shows the settings.
 pub(super) async fn show(session: &Session) -> Result<ClusterSettings, Error> {
     let settings = ask::get(&session.settings(), SETTINGS_NAME).await?;
-    Ok(ClusterSettings::new(session.server.now, settings, Vec::new()))
+    Ok(ClusterSettings::read(session.server.now, settings, Vec::new()))
 }
 
 /// Sets the mode.
 pub(super) async fn mode(session: &Session, mode: SettingsMode) -> Result<ClusterSettings, Error> {
-    let change = |_: &NodefenceSettings| json!({ "spec": { "mode": mode } });
+    // Content that cannot be read must not keep anybody from setting the mode.
+    let change = |_: &Raw<NodefenceSettings>| Ok(json!({ "spec": { "mode": mode } }));
     let spec = NodefenceSettingsSpec { mode, ..NodefenceSettingsSpec::default() };
     change_settings(session, change, spec, Vec::new()).await
 }
@@ -37,7 +38,10 @@ pub(super) async fn pause(session: &Session, args: &PauseAgents) -> Result<Clust
     let by = user(session).await.unwrap_or_else(|| NOBODY.to_owned());
     let until = now.saturating_add(args.lasts).unwrap_or(Timestamp::MAX);
     let pause = Pause { by, reason: args.reason.clone(), until };
-    let change = |settings: &NodefenceSettings| pauses(settings, with(&settings.spec.pauses, &pause, now));
+    let change = |settings: &Raw<NodefenceSettings>| {
+        let settings = read(settings)?;
+        Ok(pauses(&settings, with(&settings.spec.pauses, &pause, now)))
+    };
     let spec = NodefenceSettingsSpec { pauses: vec![pause.clone()], ..NodefenceSettingsSpec::default() };
     change_settings(session, change, spec, Vec::new()).await
 }
@@ -47,18 +51,25 @@ pub(super) async fn resume(session: &Session, all: bool) -> Result<ClusterSettin
     let now = session.server.now;
     let by = user(session).await.unwrap_or_else(|| NOBODY.to_owned());
     let Some(settings) = ask::get(&session.settings(), SETTINGS_NAME).await? else {
-        return Ok(ClusterSettings::new(now, None, Vec::new()));
+        return Ok(ClusterSettings::read(now, None, Vec::new()));
     };
+    let known = read(&settings)?;
     let ends = |pause: &Pause| all || pause.by == by;
-    let ended: Vec<Pause> = settings.spec.pauses.iter().filter(|pause| ends(pause)).cloned().collect();
+    let ended: Vec<Pause> = known.spec.pauses.iter().filter(|pause| ends(pause)).cloned().collect();
     if ended.is_empty() {
-        return Ok(ClusterSettings::new(now, Some(settings), ended));
+        return Ok(ClusterSettings::read(now, Some(settings), ended));
     }
-    let change = |settings: &NodefenceSettings| {
+    let change = |settings: &Raw<NodefenceSettings>| {
+        let settings = read(settings)?;
         let kept = settings.spec.pauses.iter().filter(|pause| !ends(pause) && pause.until > now);
-        pauses(settings, kept.cloned().collect())
+        Ok(pauses(&settings, kept.cloned().collect()))
     };
     change_settings(session, change, NodefenceSettingsSpec::default(), ended).await
+}
+
+/// Settings whose pauses are needed.
+fn read(settings: &Raw<NodefenceSettings>) -> Result<NodefenceSettings, Error> {
+    settings.read().map_err(|error| Error::UnreadSettings(error.to_string()))
 }
 
 /// The pauses with a new one. Those that are over, and an earlier one of the same user, are left out.
@@ -75,7 +86,7 @@ fn pauses(settings: &NodefenceSettings, pauses: Vec<Pause>) -> Value {
 /// Changes the settings, or creates them with `spec` where there are none.
 async fn change_settings(
     session: &Session,
-    change: impl Fn(&NodefenceSettings) -> Value,
+    change: impl Fn(&Raw<NodefenceSettings>) -> Result<Value, Error>,
     spec: NodefenceSettingsSpec,
     ended: Vec<Pause>,
 ) -> Result<ClusterSettings, Error> {
@@ -84,16 +95,16 @@ async fn change_settings(
         let done = match ask::get(&api, SETTINGS_NAME).await? {
             None => {
                 let new = NodefenceSettings::new(SETTINGS_NAME, spec.clone());
-                match ask::create(&api, &new, false).await {
+                match ask::create(&session.new_settings(), &new, false).await {
                     // The controller may create the settings at the same time.
                     Err(Error::Exists) => Patched::Changed,
-                    created => Patched::Done(Box::new(created?)),
+                    created => return Ok(ClusterSettings::new(session.server.now, Some(created?), ended)),
                 }
             }
-            Some(found) => ask::patch(&api, SETTINGS_NAME, &change(&found)).await?,
+            Some(found) => ask::patch(&api, SETTINGS_NAME, &change(&found)?).await?,
         };
         if let Patched::Done(settings) = done {
-            return Ok(ClusterSettings::new(session.server.now, Some(*settings), ended));
+            return Ok(ClusterSettings::read(session.server.now, Some(*settings), ended));
         }
     }
     Err(Error::Busy)

@@ -7,21 +7,24 @@ use serde::Serialize;
 use super::{
     known::{Known, paused},
     lines::lines,
+    off_rows::Waited,
 };
 use crate::{
-    crds::{NodefenceSettings, NodefenceSettingsSpec, Pause, SettingsMode},
+    crds::{NodefenceSettings, NodefenceSettingsSpec, Pause, Raw, SettingsMode},
     report::Document,
 };
 
 /// The settings of all agents.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct ClusterSettings {
-    /// What NodefenceSettings/default has. `None` if there is none.
+    /// What NodefenceSettings/default has. `None` if there is none, or if it cannot be read.
     pub(super) settings: Option<NodefenceSettingsSpec>,
     /// What agents do by that, in words.
     pub(super) agents: String,
     /// The pauses that this command ended.
     pub(super) ended: Vec<Pause>,
+    /// Which agents were off when this command ended. `None` if it did not wait for that.
+    pub(super) waited: Option<Waited>,
 }
 
 impl Document for ClusterSettings {
@@ -32,9 +35,17 @@ impl Document for ClusterSettings {
 impl ClusterSettings {
     /// The settings at a time.
     pub(super) fn new(now: Timestamp, settings: Option<NodefenceSettings>, ended: Vec<Pause>) -> Self {
-        let known = Known::new(now, Vec::new(), Vec::new(), settings);
+        Self::of(Known::new(now, Vec::new(), Vec::new(), settings), ended)
+    }
+
+    /// The settings as the API server sent them.
+    pub(super) fn read(now: Timestamp, settings: Option<Raw<NodefenceSettings>>, ended: Vec<Pause>) -> Self {
+        Self::of(Known::read(now, Vec::new(), Vec::new(), settings), ended)
+    }
+
+    fn of(known: Known, ended: Vec<Pause>) -> Self {
         let (_, agents) = known.does();
-        Self { settings: known.settings, agents, ended }
+        Self { settings: known.settings, agents, ended, waited: None }
     }
 }
 
@@ -64,5 +75,6 @@ pub(super) fn text(report: &ClusterSettings) -> String {
     for pause in &report.ended {
         all.push(format!("ended      {}", paused(pause)));
     }
+    all.extend(report.waited.iter().flat_map(Waited::lines));
     lines(all)
 }

@@ -53,7 +53,7 @@ pub(super) struct AgentsRow {
 pub(super) struct ClusterStatus {
     /// The version of the API server. `None` if it does not say so.
     pub(super) api_server: Option<String>,
-    /// The settings. `None` if there are none.
+    /// The settings. `None` if there are none, or if they cannot be read.
     pub(super) settings: Option<NodefenceSettingsSpec>,
     /// What agents do by the settings, in words.
     pub(super) does: String,
@@ -100,7 +100,9 @@ impl ClusterStatus {
             agents_unknown: nodes.agents_unknown.clone(),
             problems: Vec::new(),
         };
-        this.problems = problems(&this);
+        this.problems = known.unread_texts();
+        let is_missing = this.settings.is_none() && known.unread_settings().is_none();
+        this.problems.extend(problems(&this, is_missing));
         this
     }
 }
@@ -142,9 +144,9 @@ fn is_weaker(agent: &AgentRow, does: Does) -> bool {
     )
 }
 
-fn problems(status: &ClusterStatus) -> Vec<String> {
+fn problems(status: &ClusterStatus, is_without_settings: bool) -> Vec<String> {
     let mut problems = Vec::new();
-    if status.settings.is_none() {
+    if is_without_settings {
         problems.push("there is no NodefenceSettings/default: agents cut nothing".to_owned());
     }
     if status.members == 0 {

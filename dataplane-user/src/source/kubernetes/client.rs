@@ -19,7 +19,7 @@ use kube::{
 use tower::{BoxError, ServiceBuilder};
 use tower_http::decompression::DecompressionLayer;
 
-use super::{date::ServerClock, news::Heard};
+use super::{date::ServerClock, news::Heard, pace::Pace};
 use crate::flags::now;
 
 /// How long the connection may take, with the TLS handshake.
@@ -107,14 +107,19 @@ pub(crate) fn url(address: &str) -> anyhow::Result<http::Uri> {
 }
 
 /// A client for watches. It finds out soon that a connection is dead, and notes when the API server was heard, and what its clock shows.
-pub(crate) fn watching_client(config: &Config, heard: &Heard, clock: &ServerClock) -> anyhow::Result<Client> {
+pub(crate) fn watching_client(
+    config: &Config,
+    heard: &Heard,
+    clock: &ServerClock,
+    pace: Pace,
+) -> anyhow::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(KEEPALIVE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_AGAIN));
+    tcp.set_keepalive(Some(pace.of(KEEPALIVE)));
+    tcp.set_keepalive_interval(Some(pace.of(KEEPALIVE_AGAIN)));
     tcp.set_keepalive_retries(Some(KEEPALIVE_TIMES));
-    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    tcp.set_tcp_user_timeout(Some(pace.of(UNACKNOWLEDGED)));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(Some(CONNECT));
     connector.set_read_timeout(Some(SILENT));

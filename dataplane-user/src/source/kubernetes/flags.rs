@@ -19,7 +19,7 @@ pub(super) struct Flag {
     name: Arc<str>,
     node: NodeName,
     /// The UID of the node.
-    uid: String,
+    uid: Arc<str>,
     by: Arc<str>,
     reason: Arc<str>,
     cause: ClaimCause,
@@ -30,7 +30,12 @@ pub(super) struct Flag {
 
 impl Flag {
     fn source(&self) -> ClaimSource {
-        ClaimSource::Object { name: Arc::clone(&self.name), cause: self.cause, forced: self.forced }
+        ClaimSource::Object {
+            name: Arc::clone(&self.name),
+            cause: self.cause,
+            forced: self.forced,
+            uid: Some(Arc::clone(&self.uid)),
+        }
     }
 }
 
@@ -65,7 +70,7 @@ impl Read for wire::Flag {
         Ok(Some(Flag {
             name: self.name(),
             node: spec.node.into(),
-            uid: spec.uid,
+            uid: spec.uid.into(),
             by: spec.by.unwrap_or_default().into(),
             reason: spec.reason.into(),
             cause: spec.cause.into(),
@@ -96,7 +101,7 @@ impl Read for wire::Flag {
 pub(super) enum Ignored {
     Unreadable(String),
     NoMember(NodeName),
-    OtherMachine { node: NodeName, flagged: String, there: Arc<str> },
+    OtherMachine { node: NodeName, flagged: Arc<str>, there: Arc<str> },
 }
 
 impl fmt::Display for Ignored {
@@ -199,12 +204,12 @@ impl Flags {
             unreadable.map(|(name, why)| (Arc::clone(name), Ignored::Unreadable(why.clone()))).collect();
         let mut wanted = BTreeMap::new();
         for (name, flag) in &self.known {
-            let ends = clock.boot_time(flag.ends);
+            let ends = clock.first_shows(flag.ends);
             if ends <= now.boot {
                 continue;
             }
             match machines.uid(&flag.node) {
-                Some(uid) if **uid == *flag.uid => {
+                Some(uid) if *uid == flag.uid => {
                     wanted.insert(Arc::clone(name), Claimed { flag: flag.clone(), ends });
                 }
                 Some(uid) => {

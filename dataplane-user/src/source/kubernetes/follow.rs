@@ -7,7 +7,7 @@ use kube::{
     Api,
     runtime::{
         WatchStreamExt as _,
-        watcher::{self, DefaultBackoff, Event, watcher},
+        watcher::{self, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     news::{Kind, Told, listed},
+    pace::Pace,
     read::Read,
 };
 use crate::{causes::causes, source::Texts};
@@ -50,21 +51,20 @@ enum Ended {
 pub(super) async fn follow<K>(
     kind: Kind,
     api: Api<K>,
-    filter: watcher::Config,
+    (filter, pace): (watcher::Config, Pace),
     to: mpsc::Sender<(Kind, Told<K::Change>)>,
 ) where
     K: Read + kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut is_streamed = true;
-    // It begins anew by itself after two minutes without a pause.
-    let mut pauses = DefaultBackoff::default();
+    let mut pauses = pace.pauses();
     loop {
         let config = match is_streamed {
             true => filter.clone().streaming_lists(),
             false => filter.clone().page_size(PAGE),
         };
-        let events = watcher(api.clone(), config).default_backoff();
-        match drive(events, kind, is_streamed, &to).await {
+        let events = watcher(api.clone(), config).backoff(pace.pauses());
+        match drive(events, kind, is_streamed.then(|| pace.of(NO_END)), &to).await {
             Ended::UsePages => is_streamed = false,
             Ended::Anew => sleep(pauses.next().unwrap_or_default()).await,
             Ended::Unheard => return,
@@ -72,20 +72,21 @@ pub(super) async fn follow<K>(
     }
 }
 
-/// Takes the events of a watch until it is to end.
+/// Takes the events of a watch until it is to end. `no_end`: how long a streamed list may stand still; `None` where lists are not streamed.
 async fn drive<K: Read>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     kind: Kind,
-    is_streamed: bool,
+    no_end: Option<Duration>,
     to: &mpsc::Sender<(Kind, Told<K::Change>)>,
 ) -> Ended {
+    let is_streamed = no_end.is_some();
     let mut events = pin!(events);
     let mut list = List::<K>::default();
     let mut texts = Texts::default();
     loop {
-        let next = match list.stands_still_since.filter(|_| is_streamed) {
+        let next = match list.stands_still_since.zip(no_end) {
             None => events.next().await,
-            Some(since) => match timeout_at(since + NO_END, events.next()).await {
+            Some((since, no_end)) => match timeout_at(since + no_end, events.next()).await {
                 Ok(next) => next,
                 Err(_) => return Ended::UsePages,
             },
@@ -225,7 +226,7 @@ mod tests {
     ) -> (Vec<String>, Option<Ended>) {
         let (to, mut told) = mpsc::channel(64);
         let events = stream::iter(events).chain(stream::pending());
-        let driving = drive(events, Kind::Members, is_streamed, &to);
+        let driving = drive(events, Kind::Members, is_streamed.then_some(NO_END), &to);
         let ended = tokio::time::timeout(Duration::from_secs(60), driving).await.ok();
         drop(to);
         let mut texts = Vec::new();

@@ -10,6 +10,9 @@ use super::{
 };
 use crate::{cluster::Change, enforce::Now, flags::now};
 
+/// How many changes wait at most between a watch and the end that takes them. They are taken without delay.
+pub(super) const WAITING: usize = 64;
+
 /// How often is looked whether the API server was heard.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -105,6 +108,31 @@ impl Watch {
         self.failed = Some((why, now()));
     }
 
+    /// Takes what the watch tells. Returns changes; `none` of them where the API server has no such kind, and so no object of it.
+    pub(super) fn take<C>(&mut self, told: Told<C>, none: C) -> Vec<C> {
+        match told {
+            Told::Listing => self.is_listed = false,
+            Told::Changes(changes) => {
+                self.is_listed = true;
+                self.answers();
+                return changes;
+            }
+            Told::Failed(why) => self.fails(why, Kind::log_away),
+            Told::NoKind(why) => {
+                self.fails(why, |kind, why| {
+                    tracing::warn!(
+                        event = "kind-unknown",
+                        kind = %kind,
+                        error = why,
+                        "the API server does not know the kind: there are no such objects (`nodefence crds --apply` defines it)"
+                    );
+                });
+                return vec![none];
+            }
+        }
+        Vec::new()
+    }
+
     pub(super) const fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -174,8 +202,7 @@ impl Outlook {
     }
 
     fn changed(&mut self, kind: Kind, changes: Vec<Change>) {
-        self.watches[kind as usize].is_listed |=
-            matches!(changes.first(), Some(Change::Nodes(_) | Change::Services(_) | Change::Slices(_)));
+        self.watches[kind as usize].is_listed |= changes.first().is_some_and(Change::is_list);
         if kind == Kind::Members {
             self.machines.send_if_modified(|machines| machines.follow(&changes));
         }

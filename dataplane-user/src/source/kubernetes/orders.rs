@@ -12,7 +12,8 @@ use super::{
     flags::{FlagChange, Flags},
     machines::Machines,
     news::{Heard, Kind, Told, Watch},
-    settings::{Settings, SettingsChange},
+    settings::SettingsTold,
+    settings_watch::SettingsNow,
 };
 use crate::{enforce::Input, flags::now};
 
@@ -46,58 +47,35 @@ pub(crate) struct OrdersEnd {
     pub(crate) row: watch::Receiver<OrdersRow>,
 }
 
-/// Takes what a watch tells. Returns changes; `none` of them where the API server has no such kind, and so no object of it.
-fn take<C>(watch: &mut Watch, told: Told<C>, none: C) -> Vec<C> {
-    match told {
-        Told::Listing => watch.is_listed = false,
-        Told::Changes(changes) => {
-            watch.is_listed = true;
-            watch.answers();
-            return changes;
-        }
-        Told::Failed(why) => watch.fails(why, Kind::log_away),
-        Told::NoKind(why) => {
-            watch.fails(why, |kind, why| {
-                tracing::warn!(
-                    event = "kind-unknown",
-                    kind = %kind,
-                    error = why,
-                    "the API server does not know the kind: there are no such objects (`nodefence crds --apply` defines it)"
-                );
-            });
-            return vec![none];
-        }
-    }
-    Vec::new()
-}
-
 /// The owner of what is known of flags and settings.
 pub(super) struct Orders {
     clock: ServerClock,
     machines: watch::Receiver<Machines>,
     flags: Flags,
-    settings: Settings,
+    /// What is known of the settings, whose watch goes on while the agent is off.
+    settings: watch::Receiver<SettingsNow>,
+    settings_told: SettingsTold,
     of_flags: Watch,
-    of_settings: Watch,
     row: watch::Sender<OrdersRow>,
     tell: Option<Tell>,
 }
 
 impl Orders {
-    /// With when the API server was heard on the watches of flags and of settings.
+    /// `of_flags`: when the API server was heard on the watch of flags.
     pub(super) fn new(
         clock: ServerClock,
         machines: watch::Receiver<Machines>,
-        [of_flags, of_settings]: [Heard; 2],
+        of_flags: Heard,
+        settings: watch::Receiver<SettingsNow>,
     ) -> (Self, watch::Receiver<OrdersRow>) {
         let (row, told) = watch::channel(OrdersRow::default());
         let this = Self {
             clock,
             machines,
             flags: Flags::default(),
-            settings: Settings::default(),
+            settings,
+            settings_told: SettingsTold::default(),
             of_flags: Watch::new(Kind::Flags, of_flags),
-            of_settings: Watch::new(Kind::Settings, of_settings),
             row,
             tell: None,
         };
@@ -108,17 +86,17 @@ impl Orders {
     pub(super) async fn carry(
         mut self,
         mut flags: mpsc::Receiver<(Kind, Told<FlagChange>)>,
-        mut settings: mpsc::Receiver<(Kind, Told<SettingsChange>)>,
         mut begins: oneshot::Receiver<Tell>,
     ) {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut clock = self.clock.changes();
-        let (mut of_flags, mut of_settings) = (Vec::new(), Vec::new());
+        let mut of_flags = Vec::new();
         loop {
             tokio::select! {
                 count = flags.recv_many(&mut of_flags, TOGETHER) => if count == 0 { return },
-                count = settings.recv_many(&mut of_settings, TOGETHER) => if count == 0 { return },
+                // The watch of the settings ends with the agent.
+                changed = self.settings.changed() => if changed.is_err() { return },
                 // The member's end is told by the owner of views, who lives as long as this task.
                 changed = self.machines.changed() => if changed.is_err() { return },
                 _changed = clock.changed() => {}
@@ -127,18 +105,11 @@ impl Orders {
                     // The start has failed, and the agent ends.
                     Err(_) => return,
                 },
-                _ = look.tick() => {
-                    self.of_flags.look();
-                    self.of_settings.look();
-                }
+                _ = look.tick() => self.of_flags.look(),
             }
             for (_, told) in of_flags.drain(..) {
-                let changes = take(&mut self.of_flags, told, FlagChange::All(Vec::new()));
+                let changes = self.of_flags.take(told, FlagChange::All(Vec::new()));
                 changes.into_iter().for_each(|change| self.flags.take(change));
-            }
-            for (_, told) in of_settings.drain(..) {
-                let changes = take(&mut self.of_settings, told, SettingsChange::All(Vec::new()));
-                self.settings.take(changes);
             }
             self.say();
         }
@@ -148,9 +119,10 @@ impl Orders {
     fn say(&mut self) {
         let now = now();
         let clock = self.clock.read(now);
+        let SettingsNow { settings, has_failed, away } = self.settings.borrow_and_update().clone();
         if let Some(tell) = &self.tell {
             // Settings first: a flag that comes with them is carried out as they say.
-            self.settings.news(clock).into_iter().for_each(tell);
+            self.settings_told.news(&settings, clock).into_iter().for_each(tell);
             let inputs = self.flags.news(&self.machines.borrow_and_update(), clock, now);
             inputs.into_iter().for_each(tell);
         }
@@ -163,11 +135,11 @@ impl Orders {
             );
         }
         let row = OrdersRow {
-            off: self.settings.off(),
-            is_known: (self.settings.is_told() || self.of_settings.has_failed())
+            off: settings.off() == Some(true),
+            is_known: (self.settings_told.is_told() || has_failed)
                 && (self.flags.is_told() || self.of_flags.has_failed()),
-            problem: self.settings.problem().map(str::to_owned),
-            away: self.of_flags.away().or_else(|| self.of_settings.away()),
+            problem: settings.problem().map(str::to_owned),
+            away: self.of_flags.away().or(away),
             ignored: self.flags.ignored().map(|(name, why)| (Arc::clone(name), why.to_string())).collect(),
         };
         self.row.send_if_modified(|before| {

@@ -156,7 +156,7 @@ impl Read for wire::Slice {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let service = texts.shared(&format!("{namespace}/{service}"));
         let fails = conflict(self.name());
-        let ports = Arc::new(self.own_ports().map_err(&fails)?);
+        let ports = texts.shared_ports(self.own_ports().map_err(&fails)?);
         let mut endpoints = Vec::new();
         for (place, endpoint) in self.endpoints.iter().flatten().enumerate() {
             endpoints.push(endpoint.read(place, &ports, texts).map_err(&fails)?);

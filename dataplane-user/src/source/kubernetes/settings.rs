@@ -95,16 +95,14 @@ fn field<T: DeserializeOwned>(
     }
 }
 
-/// The settings, and what was told of them.
-#[derive(Debug, Default)]
+/// What is known of the settings.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Settings {
     given: Option<Given>,
     /// Why the newest version cannot be read.
     problem: Option<String>,
     /// The first list has come to its end.
     are_listed: bool,
-    /// What was told last; `None`: nothing.
-    told: Option<Option<Arc<SharedSettings>>>,
 }
 
 impl Settings {
@@ -142,29 +140,17 @@ impl Settings {
         }
     }
 
-    /// What the Enforcer is to be told now.
-    pub(super) fn news(&mut self, clock: ServerTime) -> Option<Input> {
-        // What an earlier agent saved holds where nothing else could ever be read.
-        let never_read = self.given.is_none() && self.problem.is_some() && self.told.is_none();
-        if !self.are_listed || never_read {
-            return None;
-        }
-        let settings = self.given.as_ref().map(|given| Arc::new(given.shared(clock)));
-        if self.told.as_ref() == Some(&settings) {
-            return None;
-        }
-        self.told = Some(settings.clone());
-        Some(Input::Shared(settings))
+    /// Whether their list has come.
+    pub(super) const fn are_listed(&self) -> bool {
+        self.are_listed
     }
 
-    /// Whether they were told.
-    pub(super) const fn is_told(&self) -> bool {
-        self.told.is_some()
-    }
-
-    /// Whether they say that nothing is to be attached to the kernel.
-    pub(super) fn off(&self) -> bool {
-        self.given.as_ref().is_some_and(|given| given.mode == SettingsMode::Off)
+    /// Whether they turn the agent off. `None` where nothing could be read that says so or otherwise.
+    pub(super) fn off(&self) -> Option<bool> {
+        match &self.given {
+            Some(given) => Some(given.mode == SettingsMode::Off),
+            None => (self.are_listed && self.problem.is_none()).then_some(false),
+        }
     }
 
     /// Why the newest version cannot be read.
@@ -173,9 +159,40 @@ impl Settings {
     }
 }
 
+/// What the Enforcer was told of the settings.
+#[derive(Debug, Default)]
+pub(super) struct SettingsTold {
+    /// What it was told last; `None`: nothing.
+    told: Option<Option<Arc<SharedSettings>>>,
+}
+
+impl SettingsTold {
+    /// What the Enforcer is to be told now.
+    pub(super) fn news(&mut self, settings: &Settings, clock: ServerTime) -> Option<Input> {
+        let Settings { given, problem, are_listed } = settings;
+        // What an earlier agent saved holds where nothing else could ever be read.
+        let never_read = given.is_none() && problem.is_some() && self.told.is_none();
+        if !are_listed || never_read {
+            return None;
+        }
+        let settings = given.as_ref().map(|given| Arc::new(given.shared(clock)));
+        if self.told.as_ref() == Some(&settings) {
+            return None;
+        }
+        self.told = Some(settings.clone());
+        Some(Input::Shared(settings))
+    }
+
+    /// Whether it was told anything.
+    pub(super) const fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
+}
+
 impl Given {
     fn shared(&self, clock: ServerTime) -> SharedSettings {
-        let ends = |until: Timestamp| clock.boot_time(until);
+        // A pause that ends too early is a cut that nobody wants.
+        let ends = |until: Timestamp| clock.last_shows(until);
         let pauses = self.pauses.iter().map(|pause| SharedPause {
             by: pause.by.as_str().into(),
             reason: pause.reason.as_str().into(),

@@ -40,7 +40,7 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* The metadata of a hook. Takes: context, name, hook, weight, namespaced. */}}
+{{/* The metadata of a hook. Takes: context, name, hook, weight, namespaced, and keep: it stays after its success. */}}
 {{- define "nodefence.hook" -}}
 name: {{ include "nodefence.name" .context }}-{{ .name }}
 {{- if .namespaced }}
@@ -51,7 +51,7 @@ labels:
 annotations:
   helm.sh/hook: {{ .hook }}
   helm.sh/hook-weight: {{ .weight | quote }}
-  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+  helm.sh/hook-delete-policy: before-hook-creation{{ if not .keep }},hook-succeeded{{ end }}
   {{- with .context.Values.annotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -105,6 +105,11 @@ seccompProfile:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+# During a rollout two pods of a node share the socket and the port.
+- name: NODEFENCE_POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
 # Not below /sys/fs/bpf: where the host has no BPF filesystem, the agent would mount one there, which would end with the container.
 - name: NODEFENCE_PIN_DIR
   value: /host/bpf/nodefence/v3
@@ -121,16 +126,13 @@ seccompProfile:
   mountPropagation: HostToContainer
 {{- end -}}
 
-{{/* The address at which the kubelet asks the agent. */}}
-{{- define "nodefence.probeHost" -}}
-{{- $address := .Values.agent.http.address | trimPrefix "[" | trimSuffix "]" -}}
-{{- if has $address (list "0.0.0.0" "::") -}}127.0.0.1{{- else -}}{{ $address }}{{- end -}}
-{{- end -}}
-
 {{/* The spec of a hook's Job. Takes: context, component, args. */}}
 {{- define "nodefence.job" -}}
 backoffLimit: 3
 activeDeadlineSeconds: 300
+{{- with .ttl }}
+ttlSecondsAfterFinished: {{ . }}
+{{- end }}
 template:
   metadata:
     labels:

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nodefence_tests::svg::Bucket;
 use serde_json::{Value, json};
 
 use crate::{
@@ -11,23 +12,6 @@ use crate::{
 
 /// A request that has waited for longer than this is stalled. A served request takes a fraction of a millisecond here.
 pub(crate) const STALL: Duration = Duration::from_millis(250);
-
-/// How many clients, or new connections, were in each state in one bucket.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Bucket {
-    /// Those that got their answers.
-    pub(crate) served: usize,
-    /// Those whose connection was reset or whose request was refused.
-    pub(crate) refused: usize,
-    /// Those that waited for longer than [`STALL`], or gave up.
-    pub(crate) stalled: usize,
-}
-
-impl Bucket {
-    pub(crate) fn total(&self) -> usize {
-        self.served + self.refused + self.stalled
-    }
-}
 
 /// Counts the states of the clients of these kinds in each bucket. A client has one state in a bucket: refused if any request was refused or reset, otherwise
 /// stalled if any stalled, otherwise served.

@@ -28,6 +28,13 @@ pub enum Change {
     Slices(Vec<SliceObject>),
 }
 
+impl Change {
+    /// Whether it brings all objects of a kind.
+    pub const fn is_list(&self) -> bool {
+        matches!(self, Self::Nodes(_) | Self::Services(_) | Self::Slices(_))
+    }
+}
+
 /// What becomes of a change that brings a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {

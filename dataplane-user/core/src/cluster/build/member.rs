@@ -114,6 +114,7 @@ impl Found<'_> {
         let (backends, left_out): (Vec<_>, Vec<_>) = backends.into_iter().partition(is_told);
         Node {
             name: self.name.clone(),
+            uid: object.uid.clone(),
             addresses,
             zone: object.zone.clone(),
             pool: object.pool.clone(),

@@ -1,13 +1,13 @@
 //! `--max-view-age`: a view that nobody confirms cuts nothing in the end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     model::Cluster,
     rig::{Rig, SECOND, now, settings},
     texts::text,
 };
-use crate::enforce::{EnforcerSettings, Event, Input, Standing};
+use crate::enforce::{EnforcerSettings, Event, Input, NewView, Now, Standing};
 
 const MAX: Duration = Duration::from_secs(60);
 
@@ -122,4 +122,31 @@ fn an_agent_that_waits_for_its_first_view_renews_no_longer_than_that() {
     rig.view(&Cluster::parse(&text("abcdefghijkl", &["b", "be"])));
     assert_eq!(rig.cut(), "b,e");
     assert_eq!(rig.now, now(begun + 63 * SECOND));
+}
+
+/// The first view is what an earlier agent stored before the machine booted an hour ago. No clock but the wall clock counts the time before that.
+#[test]
+fn a_view_from_before_the_boot_is_as_old_as_the_wall_clock_says() {
+    let max = Duration::from_secs(7_200);
+    let stored = |age: Duration| {
+        let before = rig(settings());
+        let aging = EnforcerSettings { max_view_age: Some(max), ..settings() };
+        let mut rig = Rig::over(before.maps, before.saved, aging, before.now.mono);
+        assert!(rig.now.boot < max - MAX);
+        let view = rig.deliver(&Cluster::parse(&text("abcdefghijkl", &["b", "be"])));
+        let read = Now { mono: 0, boot: Duration::ZERO, wall: rig.now.wall - age };
+        rig.tell(Input::View { view: Arc::new(NewView { read, ..NewView::clone(&view) }), flags: None });
+        rig
+    };
+    assert_eq!(stored(max).cut(), "");
+    let mut young = stored(max - MAX);
+    let age = MAX.as_nanos() as u64;
+    young.pass(age - 1);
+    assert_eq!(young.cut(), "b,e");
+    young.pass(1);
+    assert_eq!(young.cut(), "");
+    // What the source confirms since then is as old as the clocks of this boot say.
+    young.tell(Input::Confirmed(young.now));
+    young.pass(age);
+    assert_eq!(young.cut(), "b,e");
 }

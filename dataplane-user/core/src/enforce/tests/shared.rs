@@ -1,6 +1,10 @@
 //! Objects of the API server that flag nodes, and settings for all agents.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     model::{Cluster, Maps},
@@ -9,8 +13,8 @@ use super::{
 };
 use crate::{
     enforce::{
-        Auto, Change, ClaimCause, ClaimSource, EnforcerSettings, Event, Input, NewClaim, Saved, Share,
-        SharedPause, SharedSettings, Standing,
+        Auto, Change, ClaimCause, ClaimSource, EnforcerSettings, Event, Input, NewClaim, NewView, Saved,
+        Share, SharedPause, SharedSettings, Standing,
     },
     plan::Mode,
 };
@@ -43,7 +47,7 @@ fn share(rig: &mut Rig, shared: SharedSettings) {
 }
 
 fn object(name: &str, forced: bool) -> ClaimSource {
-    ClaimSource::Object { name: name.into(), cause: ClaimCause::Operator, forced }
+    ClaimSource::Object { name: name.into(), cause: ClaimCause::Operator, forced, uid: None }
 }
 
 /// One object says that this node is flagged for an hour.
@@ -276,4 +280,35 @@ fn claims_of_objects_and_settings_outlive_the_agent() {
     assert_eq!(over(rig.maps.clone(), observing, own.clone(), begin).cut(), "");
     assert_eq!(over(rig.maps.clone(), Saved { shared: None, ..saved.clone() }, own, begin).cut(), "");
     assert_eq!(over(rig.maps.clone(), saved, settings(), begin).cut(), "");
+}
+
+/// While the agent was down the node was made anew under its name: the claim was about the machine before.
+#[test]
+fn a_saved_claim_of_an_earlier_machine_does_not_stand() {
+    let cut = |claimed: Option<&str>, own: Option<&str>| {
+        let mut rig = rig();
+        let source = ClaimSource::Object {
+            name: "one".into(),
+            cause: ClaimCause::Operator,
+            forced: true,
+            uid: claimed.map(Into::into),
+        };
+        let change = Change::Raise { claim: lasting(source, 3_600), force: true };
+        rig.tell(Input::Claim { node: "e".into(), change, ticket: None });
+        assert_eq!(rig.cut(), "e");
+        let settings = EnforcerSettings { shares: true, ..settings() };
+        let mut next = Rig::over(rig.maps, rig.saved, settings, rig.now.mono + SECOND);
+        let view = next.deliver(&Cluster::parse(&cluster()));
+        let mut members = BTreeMap::clone(&view.members);
+        members.get_mut("e").unwrap().uid = own.map(Into::into);
+        let members = Arc::new(members);
+        next.tell(Input::View { view: Arc::new(NewView { members, ..NewView::clone(&view) }), flags: None });
+        (next.cut(), standing(&next, "e"))
+    };
+    let stands = || ("e".to_owned(), vec![Standing::Enforced]);
+    assert_eq!(cut(Some("1"), Some("1")), stands());
+    assert_eq!(cut(Some("1"), Some("2")), (String::new(), vec![Standing::Unknown]));
+    // An agent that knew no UIDs saved the claim, or stored the view.
+    assert_eq!(cut(None, Some("2")), stands());
+    assert_eq!(cut(Some("1"), None), stands());
 }

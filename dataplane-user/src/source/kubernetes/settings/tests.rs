@@ -28,8 +28,8 @@ fn given(spec: Value) -> Given {
 }
 
 /// What is told, where something is; the inner one is `None` where there are no settings.
-fn news(settings: &mut Settings) -> Option<Option<SharedSettings>> {
-    match settings.news(clock())? {
+fn news(told: &mut SettingsTold, settings: &Settings) -> Option<Option<SharedSettings>> {
+    match told.news(settings, clock())? {
         Input::Shared(shared) => Some(shared.map(|shared| SharedSettings::clone(&shared))),
         other => panic!("{other:?}"),
     }
@@ -80,33 +80,62 @@ fn the_field_that_cannot_be_read_is_named() {
 #[test]
 fn none_are_told_once_the_list_has_come() {
     let mut settings = Settings::default();
-    assert_eq!(news(&mut settings), None);
+    let mut told = SettingsTold::default();
+    assert_eq!(news(&mut told, &settings), None);
     settings.take(vec![SettingsChange::All(Vec::new())]);
-    assert_eq!(news(&mut settings), Some(None));
-    assert_eq!(news(&mut settings), None, "it is told once");
+    assert_eq!(news(&mut told, &settings), Some(None));
+    assert_eq!(news(&mut told, &settings), None, "it is told once");
     settings.take(vec![SettingsChange::One(given(json!({"mode": "enforce"})))]);
-    assert_eq!(news(&mut settings).flatten().map(|shared| shared.mode), Some(Mode::Enforce));
+    assert_eq!(news(&mut told, &settings).flatten().map(|shared| shared.mode), Some(Mode::Enforce));
     settings.take(vec![SettingsChange::Gone]);
-    assert_eq!(news(&mut settings), Some(None));
+    assert_eq!(news(&mut told, &settings), Some(None));
 }
 
 #[test]
 fn the_last_good_settings_hold() {
     let mut settings = Settings::default();
+    let mut told = SettingsTold::default();
     settings.take(vec![SettingsChange::All(vec![given(json!({"mode": "enforce"}))])]);
-    assert!(news(&mut settings).is_some());
+    assert!(news(&mut told, &settings).is_some());
     let unreadable = || SettingsChange::Unreadable("spec.mode: it is".to_owned());
     for changes in [vec![unreadable()], vec![SettingsChange::All(Vec::new()), unreadable()]] {
         settings.take(changes);
-        assert_eq!((news(&mut settings), settings.problem()), (None, Some("spec.mode: it is")));
+        assert_eq!((news(&mut told, &settings), settings.problem()), (None, Some("spec.mode: it is")));
     }
     settings.take(vec![SettingsChange::One(given(json!({"mode": "off"})))]);
-    assert_eq!((settings.problem(), settings.off()), (None, true));
-    assert!(news(&mut settings).flatten().is_some_and(|shared| shared.off));
+    assert_eq!((settings.problem(), settings.off()), (None, Some(true)));
+    assert!(news(&mut told, &settings).flatten().is_some_and(|shared| shared.off));
     // What was never readable changes nothing: what an earlier agent saved holds, and without that the agent observes.
     let mut never = Settings::default();
+    let mut told = SettingsTold::default();
     never.take(vec![SettingsChange::All(Vec::new()), unreadable()]);
-    assert_eq!(news(&mut never), None);
+    assert_eq!(news(&mut told, &never), None);
     never.take(vec![SettingsChange::Gone]);
-    assert_eq!(news(&mut never), Some(None));
+    assert_eq!(news(&mut told, &never), Some(None));
+}
+
+#[test]
+fn only_what_was_read_turns_agents_off_and_on() {
+    let good = |mode: &str| SettingsChange::One(given(json!({ "mode": mode })));
+    let unreadable = || SettingsChange::Unreadable("spec.mode: it is".to_owned());
+    let mut settings = Settings::default();
+    assert_eq!(settings.off(), None, "nothing has come");
+    settings.take(vec![SettingsChange::All(Vec::new()), unreadable()]);
+    assert_eq!(settings.off(), None, "nothing could be read");
+    settings.take(vec![good("off")]);
+    assert_eq!(settings.off(), Some(true));
+    settings.take(vec![unreadable()]);
+    assert_eq!(settings.off(), Some(true), "the last good ones hold");
+    settings.take(vec![SettingsChange::All(Vec::new()), unreadable()]);
+    assert_eq!(settings.off(), Some(true), "in a new list too");
+    for mode in ["observe", "enforce"] {
+        settings.take(vec![good("off")]);
+        settings.take(vec![good(mode)]);
+        assert_eq!(settings.off(), Some(false));
+    }
+    settings.take(vec![good("off")]);
+    settings.take(vec![SettingsChange::Gone]);
+    assert_eq!(settings.off(), Some(false), "none are no word to be off");
+    settings.take(vec![SettingsChange::All(Vec::new())]);
+    assert_eq!(settings.off(), Some(false));
 }

@@ -1,0 +1,24 @@
+//! The incident on a cluster: servers in pods on two nodes, clients that reach them through a third node, one server node that freezes, and what the clients
+//! see of it, once without a flag and once with one.
+
+pub mod client;
+mod cluster;
+mod ipvs;
+pub mod judge;
+pub mod limits;
+pub mod manifests;
+pub mod observed;
+mod picture;
+mod plan;
+mod probe;
+pub mod record;
+pub mod report;
+mod run;
+mod table;
+mod timeline;
+
+pub use cluster::{Cluster, Still};
+pub use observed::Run;
+pub use plan::{Plan, Times, Way};
+pub use report::Report;
+pub use run::Incident;

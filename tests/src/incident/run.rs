@@ -1,0 +1,226 @@
+//! Runs the incident on a cluster.
+
+use std::{
+    collections::BTreeSet,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use nodefence::flags::monotonic_ns;
+
+use super::{
+    cluster::Cluster,
+    ipvs,
+    judge::{Verdict, judge, shows_the_fault},
+    manifests::{self, TCP_PORT, UDP_PORT},
+    observed::{Facts, Moments, Restored, Run},
+    plan::{Plan, Way},
+    probe,
+    record::Log,
+    report::{self, Report},
+};
+use crate::{Proc, bin};
+
+/// How long the servers may take to answer. Emulated nodes start a pod in most of a minute.
+const DEPLOYED: Duration = Duration::from_secs(300);
+/// A new namespace has no service account for a moment, without which no pod is created.
+const ACCOUNT: Duration = Duration::from_secs(60);
+/// How long IPVS's table may take to be as before.
+const RESTORED: Duration = Duration::from_secs(60);
+/// The clients have written their log this long after they were told to end.
+const LOGGED: Duration = Duration::from_secs(30);
+/// A run with a flag is repeated at most so often, and only where something stood still.
+const TRIES: usize = 3;
+
+/// The incident's servers on a cluster.
+pub struct Incident<'c> {
+    cluster: &'c dyn Cluster,
+    plan: Plan,
+    pods: BTreeSet<String>,
+}
+
+impl std::fmt::Debug for Incident<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Incident").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl<'c> Incident<'c> {
+    /// Creates the servers and the Services, and waits until each server answers.
+    ///
+    /// # Errors
+    /// Fails if an object is refused, or if a server does not answer after five minutes.
+    pub fn deploy(cluster: &'c dyn Cluster, plan: Plan) -> Result<Self> {
+        ensure!(
+            plan.servers.contains(&plan.frozen),
+            "{} has no server, so its freeze shows nothing",
+            plan.frozen
+        );
+        std::fs::create_dir_all(&plan.out).with_context(|| format!("make {}", plan.out.display()))?;
+        cluster.kubectl(&["apply", "-f", "-"], Some(&manifests::namespace().to_string()))?;
+        let objects = manifests::objects(&plan).to_string();
+        let begun = Instant::now();
+        while let Err(error) = cluster.kubectl(&["apply", "-f", "-"], Some(&objects)) {
+            ensure!(begun.elapsed() < ACCOUNT, "{error:#}");
+            sleep(Duration::from_secs(1));
+        }
+        let pods = manifests::pods(&plan).into_iter().map(|(name, _)| name).collect();
+        let this = Self { cluster, plan, pods };
+        this.all_answer()?;
+        Ok(this)
+    }
+
+    fn all_answer(&self) -> Result<()> {
+        let address = self.cluster.address(&self.plan.through)?;
+        say("waiting until each server answers");
+        probe::all_answer(self.cluster.clients(), address, &self.pods, DEPLOYED)
+    }
+
+    /// Runs the incident once, and writes what was recorded. A run without a flag must show that clients wait.
+    ///
+    /// # Errors
+    /// Fails if a part of the cluster fails, or if a run without a flag shows nothing. Promises that are broken are no error.
+    pub fn run(&self, way: Way) -> Result<Run> {
+        self.all_answer()?;
+        let before = self.ipvs()?;
+        let address = self.cluster.address(&self.plan.through)?;
+        let log = self.plan.out.join(format!("{}.jsonl", way.file()));
+        let mut command = Command::new(bin("nodefence-incident")?);
+        command.args(["client", &address.to_string()]);
+        command.args([TCP_PORT.to_string(), UDP_PORT.to_string()]).arg(&log);
+        say(&format!("{}: clients start", way.name()));
+        let mut clients = Proc::spawn_ready(self.cluster.clients(), command)?;
+        let (moments, unflagged) = self.stages(way)?;
+        clients.signal(Signal::SIGTERM)?;
+        let status = clients.wait(LOGGED)?;
+        ensure!(status.success(), "the clients ended with {status}");
+        let restored = self.restored(before.as_ref(), unflagged)?;
+        let stood_still = self.cluster.stood_still(moments.began * 1_000, moments.ended * 1_000)?;
+        let frozen = self.plan.frozen.clone();
+        let log = Log::read(&log)?;
+        let run = Run { facts: Facts { way, frozen, moments, stood_still, restored }, log };
+        run.write(&self.plan.out)?;
+        if way == Way::Stock {
+            shows_the_fault(&run)?;
+        }
+        Ok(run)
+    }
+
+    /// Runs the incident with a flag, and judges it. Where only a stand-still of this machine or of a guest explains what was broken, the run is repeated, three
+    /// runs at most. Also returns why the runs before the last one do not count.
+    ///
+    /// # Errors
+    /// Fails as [`Incident::run`] does, or if a run proves nothing.
+    pub fn run_flagged(&self) -> Result<(Run, Verdict, Vec<String>)> {
+        let mut stood_still = Vec::new();
+        loop {
+            let run = self.run(Way::Flagged)?;
+            let verdict = judge(&run)?;
+            match verdict {
+                Verdict::StoodStill(reason) if stood_still.len() + 1 < TRIES => {
+                    say(&format!("once more: {reason}"));
+                    stood_still.push(reason);
+                }
+                verdict => return Ok((run, verdict, stood_still)),
+            }
+        }
+    }
+
+    /// Writes table and picture of two runs.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be written, or if the run with a flag proves nothing.
+    pub fn report(&self, stock: &Run, flagged: &Run) -> Result<Report> {
+        report::write(&self.plan.out, stock, flagged)
+    }
+
+    /// Freezes the node, flags it, and lets it go on. Returns the moments, and when the node was unflagged.
+    fn stages(&self, way: Way) -> Result<(Moments, Instant)> {
+        let Plan { frozen, times, .. } = &self.plan;
+        let began = now();
+        sleep(times.calm);
+        self.cluster.freeze(frozen)?;
+        let at = now();
+        say(&format!("{frozen} is frozen"));
+        let back = Back { cluster: self.cluster, node: frozen, way };
+        let length = if way == Way::Flagged { times.flagged } else { times.stock };
+        sleep_until(at + micros(times.flag));
+        if way == Way::Flagged {
+            self.cluster.flag(frozen)?;
+            say(&format!("{frozen} is flagged"));
+        }
+        let flagged = now();
+        sleep_until(at + micros(length));
+        back.now()?;
+        let thawed = now();
+        say(&format!("{frozen} is back"));
+        let unflagged = Instant::now();
+        sleep(times.after);
+        Ok((Moments { began, frozen: at, flagged, thawed, ended: now() }, unflagged))
+    }
+
+    fn ipvs(&self) -> Result<Option<BTreeSet<String>>> {
+        Ok(self.cluster.ipvs(&self.plan.through)?.map(|listing| ipvs::rows(&listing)))
+    }
+
+    fn restored(&self, before: Option<&BTreeSet<String>>, unflagged: Instant) -> Result<Restored> {
+        let Some(before) = before else { return Ok(Restored::NoIpvs) };
+        loop {
+            let after = self.ipvs()?.context("IPVS's table is gone")?;
+            let lines = ipvs::differences(before, &after);
+            if lines.is_empty() {
+                return Ok(Restored::After { seconds: unflagged.elapsed().as_secs_f64() });
+            }
+            if unflagged.elapsed() > RESTORED {
+                return Ok(Restored::Differs { lines });
+            }
+            sleep(Duration::from_secs(1));
+        }
+    }
+}
+
+/// A frozen node that goes on when this is dropped, so that a failed run leaves none frozen.
+struct Back<'r> {
+    cluster: &'r dyn Cluster,
+    node: &'r str,
+    way: Way,
+}
+
+impl Back<'_> {
+    fn now(self) -> Result<()> {
+        let done = self.go_on();
+        std::mem::forget(self);
+        done
+    }
+
+    /// The node goes on first and is unflagged then, as an operator does it.
+    fn go_on(&self) -> Result<()> {
+        self.cluster.thaw(self.node)?;
+        if self.way == Way::Flagged { self.cluster.unflag(self.node) } else { Ok(()) }
+    }
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        let _the_run_failed_already = self.go_on();
+    }
+}
+
+fn say(text: &str) {
+    eprintln!("incident: {text}");
+}
+
+fn now() -> u64 {
+    monotonic_ns() / 1_000
+}
+
+fn micros(time: Duration) -> u64 {
+    time.as_micros() as u64
+}
+
+fn sleep_until(at: u64) {
+    sleep(Duration::from_micros(at.saturating_sub(now())));
+}
