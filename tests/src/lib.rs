@@ -17,6 +17,7 @@ mod each_topology;
 pub mod expected;
 pub mod four_nodes;
 pub mod incident;
+pub mod interrupt;
 pub mod ipvs;
 pub mod kernel;
 pub mod kube;

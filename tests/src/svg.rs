@@ -144,6 +144,20 @@ pub fn label(svg: &mut String, area: Area, lines: &[&str]) -> Result {
     Ok(())
 }
 
+/// Draws the legend in one line: each state's colour and words, and where the next one begins, from this one on.
+///
+/// # Errors
+/// None: a text takes everything.
+pub fn legend(svg: &mut String, left: f64, top: f64, entries: [(&str, &str, f64); 3]) -> Result {
+    let mut at = left;
+    for (color, words, step) in entries {
+        rect(svg, at, top, 14.0, 14.0, color)?;
+        text(svg, at + 21.0, top + 12.0, words, "")?;
+        at += step;
+    }
+    Ok(())
+}
+
 /// Draws a dashed line from `top` to `bottom`, with a text at its upper end.
 ///
 /// # Errors

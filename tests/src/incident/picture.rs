@@ -12,7 +12,7 @@ use super::{
     timeline::{BUCKET_US, Span, attempts, established, idle},
 };
 use crate::svg::{
-    Area, Bucket, FAINT, GRID, REFUSED, SERVED, STALLED, begin, fill, label, mark, rect, scale, shares,
+    Area, Bucket, FAINT, GRID, REFUSED, SERVED, STALLED, begin, fill, label, legend, mark, scale, shares,
     stack, text,
 };
 
@@ -47,27 +47,17 @@ pub(super) fn render(stock: &Run, flagged: &Run) -> Result<String> {
     text(&mut svg, 24.0, 34.0, "A node of a real cluster hangs: what its clients see", title)?;
     let subtitle = "Every process of the node is frozen, its kernel still accepts and acknowledges. Clients reach the servers through another node.";
     text(&mut svg, 24.0, 56.0, subtitle, &fill(FAINT))?;
-    legend(&mut svg)?;
-    let span = Span::of([stock, flagged]);
-    panel(&mut svg, stock, span, TOP)?;
-    panel(&mut svg, flagged, span, TOP + PANEL)?;
-    svg.push_str("</svg>\n");
-    Ok(svg)
-}
-
-fn legend(svg: &mut String) -> Format {
     let entries = [
         (SERVED, "answered", 110.0),
         (REFUSED, "reset or refused: the client knows at once", 320.0),
         (STALLED, "waits for more than 1 s, or gave up", 0.0),
     ];
-    let mut at = 24.0;
-    for (color, entry, step) in entries {
-        rect(svg, at, 71.0, 14.0, 14.0, color)?;
-        text(svg, at + 21.0, 83.0, entry, "")?;
-        at += step;
-    }
-    Ok(())
+    legend(&mut svg, 24.0, 71.0, entries)?;
+    let span = Span::of([stock, flagged]);
+    panel(&mut svg, stock, span, TOP)?;
+    panel(&mut svg, flagged, span, TOP + PANEL)?;
+    svg.push_str("</svg>\n");
+    Ok(svg)
 }
 
 /// The horizontal position of a moment, in seconds after the freeze.

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+
+use crate::image::{sum, tar};
 
 /// The path of the program in the images.
 const PROGRAM: &str = "nodefence-pod";
@@ -18,10 +19,9 @@ pub(super) fn images(program: &[u8]) -> Result<[(&'static str, Vec<u8>); 2]> {
 /// An image with one layer that has the program and nothing else.
 fn archive(name: &str, entrypoint: &Value, program: &[u8]) -> Result<Vec<u8>> {
     let layer = tar([(PROGRAM, 0o755, program)])?;
-    let sum: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
     let config = json!({
         "architecture": "amd64", "os": "linux", "config": {"Entrypoint": entrypoint},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sum(&layer))]},
     });
     let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
     tar([
@@ -31,26 +31,12 @@ fn archive(name: &str, entrypoint: &Value, program: &[u8]) -> Result<Vec<u8>> {
     ])
 }
 
-/// An archive of these files: name, permissions, content.
-fn tar<const N: usize>(files: [(&str, u32, &[u8]); N]) -> Result<Vec<u8>> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for (name, mode, bytes) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_entry_type(tar::EntryType::Regular);
-        header.set_size(bytes.len() as u64);
-        header.set_mode(mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        archive.append_data(&mut header, name, bytes)?;
-    }
-    Ok(archive.into_inner()?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::io::Read as _;
+
+    use sha2::{Digest as _, Sha256};
 
     use super::*;
 

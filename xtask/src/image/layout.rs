@@ -61,7 +61,7 @@ pub(super) fn write(folder: &Path, tag: &str, programs: &[Program]) -> Result<St
 
 /// The image of one architecture, as the index lists it.
 fn image(blobs: &Blobs, program: &Program) -> Result<Descriptor> {
-    let tar = layer(&program.bytes)?;
+    let tar = tar([(PROGRAM, 0o755, &program.bytes)])?;
     let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
     gzip.write_all(&tar)?;
     let layer = blobs.put(MediaType::ImageLayerGzip, &gzip.finish()?)?;
@@ -86,18 +86,20 @@ fn image(blobs: &Blobs, program: &Program) -> Result<Descriptor> {
     Ok(image)
 }
 
-/// The layer: the program, owned by root, and nothing else.
-fn layer(program: &[u8]) -> Result<Vec<u8>> {
-    let mut header = tar::Header::new_ustar();
-    header.set_entry_type(tar::EntryType::Regular);
-    header.set_size(program.len() as u64);
-    header.set_mode(0o755);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    let mut tar = tar::Builder::new(Vec::new());
-    tar.append_data(&mut header, PROGRAM, program)?;
-    Ok(tar.into_inner()?)
+/// The bytes of an archive of these files, owned by root: name, permissions, content. The same files give the same bytes.
+pub(crate) fn tar<const N: usize>(files: [(&str, u32, &[u8]); N]) -> Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, mode, bytes) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_size(bytes.len() as u64);
+        header.set_mode(mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        archive.append_data(&mut header, name, bytes)?;
+    }
+    Ok(archive.into_inner()?)
 }
 
 /// The content-addressed files of a layout.
@@ -120,7 +122,8 @@ impl Blobs {
     }
 }
 
-fn sum(bytes: &[u8]) -> String {
+/// The hexadecimal digits of the SHA-256 sum.
+pub(crate) fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -16,7 +16,7 @@ use crate::say::say;
 use crate::setup;
 use crate::setup::need::Need;
 use crate::workspace::Workspace;
-pub(crate) use layout::REPOSITORY;
+pub(crate) use layout::{REPOSITORY, sum, tar};
 pub(crate) use program::Machine;
 
 /// The wanted image.

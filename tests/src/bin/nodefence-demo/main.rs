@@ -17,10 +17,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use nodefence_tests::interrupt::{self, INTERRUPTED};
 
 use crate::run::{Plan, Run, Times};
 
@@ -32,11 +32,6 @@ is frozen; its kernel still answers. Once without nodefence, once with the node 
 Writes FOLDER/timeline.svg and FOLDER/timeline.json (default: target/demo). Two runs of 17 s, with --short of 6 s; needs root.
 Ctrl-C ends it at any time and removes everything.
 ";
-
-/// The exit code after SIGINT, as shells expect it.
-const INTERRUPTED: u8 = 130;
-/// Signals within this time after the first one count as the same request.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     nodefence_tests::watch::off();
@@ -56,13 +51,7 @@ fn main() -> ExitCode {
 
 fn demo(stop: &Arc<AtomicBool>) -> Result<()> {
     let Some((out, times)) = arguments()? else { return Ok(()) };
-    // All files of the run are in this folder, so that a second Ctrl-C, which waits for nothing, can remove them.
-    let scratch =
-        tempfile::TempDir::with_prefix("nodefence-demo-").context("make a folder for temporary files")?;
-    if tempfile::env::override_temp_dir(scratch.path()).is_err() {
-        bail!("the folder for temporary files was chosen already");
-    }
-    watch_signals(stop, scratch.path())?;
+    let _scratch = interrupt::scratch("nodefence-demo-", stop)?;
     println!(
         "Three nodes in network namespaces. Clients (outside, in a pod, on the node) reach servers on nodes B and C"
     );
@@ -103,34 +92,6 @@ fn arguments() -> Result<Option<(PathBuf, Times)>> {
         }
     }
     Ok(Some((out, times)))
-}
-
-/// Handles SIGINT, SIGTERM and SIGHUP. The first signal tells all threads to stop. A signal more than a second later ends the process at once, and the kernel
-/// removes the namespaces and child processes. A signal before that is the same Ctrl-C, passed on by the program that started this one.
-fn watch_signals(stop: &Arc<AtomicBool>, scratch: &Path) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let guard = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    drop(guard);
-    let stop = Arc::clone(stop);
-    let scratch = scratch.to_owned();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let mut first: Option<Instant> = None;
-            loop {
-                tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
-                stop.store(true, Ordering::Relaxed);
-                if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
-                    let _ = std::fs::remove_dir_all(&scratch);
-                    std::process::exit(INTERRUPTED.into());
-                }
-            }
-        });
-    });
-    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

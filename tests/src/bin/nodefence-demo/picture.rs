@@ -5,8 +5,8 @@ use std::fmt::{Result as Format, Write as _};
 use anyhow::Result;
 
 use nodefence_tests::svg::{
-    Area, Bucket, FAINT, GRID, INK, REFUSED, SERVED, STALLED, begin, fill, label, mark, rect, scale, shares,
-    stack, text,
+    Area, Bucket, FAINT, GRID, INK, REFUSED, SERVED, STALLED, begin, fill, label, legend, mark, rect, scale,
+    shares, stack, text,
 };
 
 use crate::{
@@ -37,26 +37,16 @@ pub(crate) fn render(without: &Run, with: &Run) -> Result<String> {
     text(&mut svg, 24.0, 34.0, "A node hangs: what its clients see", r#"font-size="20" font-weight="bold""#)?;
     let subtitle = "Every process of node B is frozen, its kernel still accepts and acknowledges. Half of the clients are connected to node B, half to node C.";
     text(&mut svg, 24.0, 56.0, subtitle, &fill(FAINT))?;
-    legend(&mut svg, 24.0, 82.0)?;
-    panel(&mut svg, without, TOP)?;
-    panel(&mut svg, with, TOP + PANEL)?;
-    svg.push_str("</svg>\n");
-    Ok(svg)
-}
-
-fn legend(svg: &mut String, x: f64, y: f64) -> Format {
     let entries = [
         (SERVED, "served", 100.0),
         (REFUSED, "reset or refused: the client knows at once", 320.0),
         (STALLED, "stalled: waiting for more than 250 ms", 0.0),
     ];
-    let mut at = x;
-    for (color, label, step) in entries {
-        rect(svg, at, y - 11.0, 14.0, 14.0, color)?;
-        text(svg, at + 21.0, y + 1.0, label, "")?;
-        at += step;
-    }
-    Ok(())
+    legend(&mut svg, 24.0, 71.0, entries)?;
+    panel(&mut svg, without, TOP)?;
+    panel(&mut svg, with, TOP + PANEL)?;
+    svg.push_str("</svg>\n");
+    Ok(svg)
 }
 
 /// The horizontal position of a time in milliseconds after the freeze.
