@@ -40,6 +40,14 @@ const TICK: Duration = Duration::from_millis(20);
 /// A tick that is later than this is told to the host. A stand-still is told up to a tick too short, and the judge excuses by those above 100 ms.
 const LATE: Duration = Duration::from_millis(50);
 
+/// The cgroup of containerd, the kubelet, kube-proxy and what they start, with the weight that systemd gives its slice of system services by default. In the
+/// root of the cgroups each of their threads would compete with all pods together.
+const DAEMONS: &str = "/sys/fs/cgroup/daemons";
+const DAEMONS_WEIGHT: &str = "100";
+
+/// A line of `sh` that moves itself into a cgroup, and becomes the program in its arguments.
+const IN_CGROUP: &str = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;
+
 /// Where the root is mounted once more for a moment.
 const AGAIN: &str = "/mnt";
 
@@ -142,6 +150,9 @@ fn first() -> Result<()> {
     ] {
         fs::write(format!("/proc/sys/{file}"), value).with_context(|| file.to_owned())?;
     }
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu").context("cgroups with the controller cpu")?;
+    fs::create_dir_all(DAEMONS)?;
+    fs::write(format!("{DAEMONS}/cpu.weight"), DAEMONS_WEIGHT).context(DAEMONS)?;
     run(&["ip", "link", "set", "lo", "up"])?;
     run(&["ip", "link", "set", "eth0", "up"])?;
     run(&["ip", "address", "add", &format!("{}/24", wire::address(node)), "dev", "eth0"])?;
@@ -224,7 +235,7 @@ fn carry_out(request: Request) -> Result<String> {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             ensure!(!words.is_empty(), "no program");
             let log = File::options().create(true).append(true).open(format!("/var/log/{name}"))?;
-            let mut child = command(&words)
+            let mut child = command(&[&["/usr/bin/sh", "-c", IN_CGROUP, DAEMONS], &*words].concat())
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
                 .stderr(log.try_clone()?)
