@@ -24,7 +24,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Install everything that any verb but `cluster-test` needs (Debian packages, the pinned toolchain, bpf-linker, cargo-deny), and nothing else.
+    /// Install everything that any verb needs (Debian packages, the pinned toolchain, bpf-linker, cargo-deny), and nothing else.
     Setup {
         /// Only what building the agent takes: the pinned toolchain and bpf-linker.
         #[arg(long)]
@@ -45,9 +45,10 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, then the kernel matrix in VMs.
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, the kernel matrix in VMs, then the cluster of
+    /// real kubelets.
     ///
-    /// Takes 35 minutes at most once built, and 50 on a new machine beside what is downloaded, on two processors.
+    /// Takes 50 minutes at most once built, and 75 on a new machine beside what is downloaded, on two processors.
     /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and
     /// what passing tests printed are kept in target/test/results.json.
     /// Tests run as root (sudo), in namespaces and BPF filesystems of their own. A failed test is run once more only where a watchdog measured that the machine

@@ -74,6 +74,22 @@ pub(crate) fn root_command(program: impl Into<OsString>) -> Command {
     sudo
 }
 
+/// The same command, in time in which nothing else wants to run (`SCHED_IDLE`, sched(7)).
+pub(crate) fn idle(command: &Command) -> Command {
+    let mut idle = self::command("chrt");
+    idle.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => idle.env(name, value),
+            None => idle.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        idle.current_dir(folder);
+    }
+    idle
+}
+
 fn misleads(name: &str) -> bool {
     matches!(
         name,

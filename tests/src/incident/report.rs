@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
-    judge::{Verdict, judge, shows_the_fault},
+    judge::{Promise, Verdict, judge, shows_the_fault},
     observed::Run,
     picture,
     plan::Way,
@@ -33,14 +33,25 @@ pub(super) fn write(folder: &Path, stock: &Run, flagged: &Run) -> Result<Report>
     shows_the_fault(stock)?;
     let verdict = judge(flagged)?;
     let mut text = table::plain(stock, flagged);
+    text.push('\n');
     match &verdict {
-        Verdict::Held => text += "\n  Each promise was held.\n",
-        Verdict::Broken(wrong) => text += &format!("\n{wrong}"),
-        Verdict::StoodStill(wrong) => text += &format!("\nThis run does not count: {wrong}"),
+        Verdict::Held => text += &promises_held(""),
+        Verdict::Broken(wrong) => text += &format!("{}{wrong}", promises_held(wrong)),
+        Verdict::StoodStill(wrong) => text += &format!("This run does not count: {wrong}"),
     }
     save(&folder.join("table.txt"), &text)?;
     save(&folder.join("timeline.svg"), &picture::render(stock, flagged)?)?;
     Ok(Report { verdict, text })
+}
+
+/// A line for each promise that is not among the broken ones.
+fn promises_held(wrong: &str) -> String {
+    let is_broken = |promise: &Promise| wrong.contains(&format!("broken: {}: ", promise.text()));
+    Promise::ALL
+        .iter()
+        .filter(|promise| !is_broken(promise))
+        .map(|promise| format!("held: {}\n", promise.text()))
+        .collect()
 }
 
 /// Reads two runs from a folder, and reports them anew.

@@ -2,6 +2,7 @@
 
 mod clock;
 mod pods;
+mod stage;
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -12,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use serde_json::json;
+pub(crate) use stage::{prepare, stage};
 
 use crate::assets;
 use crate::cache;
@@ -64,8 +66,10 @@ pub(crate) enum Proxy {
 }
 
 /// How far to go.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
+    /// All parts are built. No guest boots.
+    Built,
     /// All nodes are ready.
     Ready,
     /// nodefence is installed.
@@ -89,10 +93,13 @@ pub(crate) struct Options {
     pub(crate) publish: bool,
 }
 
+/// What a machine must have.
+pub(crate) const NEEDS: [Need; 4] = [Need::Build, Need::Vm, Need::Cluster, Need::Image];
+
 /// Runs the verb.
 pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
     qemu::check_machine()?;
-    setup::ensure(workspace, &[Need::Build, Need::Vm, Need::Cluster])?;
+    setup::ensure(workspace, &NEEDS)?;
     let assets = assets::ensure(workspace, assets::Set::Cluster)?;
     let out = workspace.target.join("cluster-test");
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -103,6 +110,9 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         None => image::for_nodes(workspace)?,
     };
     let kernel = KERNEL.prepare()?;
+    if options.until == Until::Built {
+        return Ok(ExitCode::SUCCESS);
+    }
     say!("packing the guests: kernel {}", kernel.release);
     let parts = parts(workspace, &image, &assets, &out, &program)?;
     let initramfs = out.join("initramfs");
@@ -148,9 +158,9 @@ fn name(value: impl ValueEnum) -> String {
 /// Builds our programs. Returns the path of the one that runs the cluster.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     say!("building");
-    let packages = ["--package=nodefence", "--package=nodefence-tests"];
     let programs = ["--bin=nodefence", "--bin=nodefence-cluster", "--bin=nodefence-incident"];
-    process::run(workspace.cargo().arg("build").args(packages).args(programs))?;
+    // As the tests are built: with other packages a dependency has other features, and is built once more.
+    process::run(workspace.cargo().args(["build", "--workspace"]).args(programs))?;
     let rust = &workspace.pins.rust;
     process::run(process::command("rustup").args(["target", "add", "--toolchain", rust, STATIC]))?;
     process::run(workspace.cargo().args(["build", "--release", "--package", POD, "--target", STATIC]))?;

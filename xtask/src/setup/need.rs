@@ -17,12 +17,20 @@ pub(crate) enum Need {
     Vm,
     /// Python for Zig, and QEMU for programs of other architectures.
     Image,
-    /// runc and the CNI plugins, for the nodes of `cluster-test`. No other verb needs them.
+    /// runc and the CNI plugins, for the nodes of the cluster of real kubelets.
     Cluster,
 }
 
 impl Need {
-    /// The needs of all verbs but `cluster-test`, for `cargo xtask setup`.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Build, Self::Deny, Self::Demo, Self::Namespaces, Self::Bench, Self::Vm, Self::Image];
+    /// The needs of all verbs, for `cargo xtask setup`.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Build,
+        Self::Deny,
+        Self::Demo,
+        Self::Namespaces,
+        Self::Bench,
+        Self::Vm,
+        Self::Image,
+        Self::Cluster,
+    ];
 }

@@ -1,7 +1,7 @@
-//! Stages that run no tests: format, lints, dependencies.
+//! Stages that run no tests: format, dependencies, lints.
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -10,9 +10,12 @@ use crate::process;
 use crate::say::say;
 use crate::workspace::Workspace;
 
-/// Runs the stages: format, lints (host and eBPF target), dependencies.
-pub(crate) fn all(workspace: &Workspace) -> Result<Vec<Stage>> {
-    Ok(vec![format(workspace)?, lints(workspace)?, dependencies(workspace)?])
+/// How long the lints of one target may take where nothing is built yet.
+const LINTS: Duration = Duration::from_secs(30 * 60);
+
+/// Runs the stages that take seconds: format, dependencies.
+pub(crate) fn short(workspace: &Workspace) -> Result<Vec<Stage>> {
+    Ok(vec![format(workspace)?, dependencies(workspace)?])
 }
 
 fn format(workspace: &Workspace) -> Result<Stage> {
@@ -20,11 +23,12 @@ fn format(workspace: &Workspace) -> Result<Stage> {
     one("format", &mut [workspace.cargo().args(["fmt", "--all", "--", "--check"])])
 }
 
-fn lints(workspace: &Workspace) -> Result<Stage> {
-    say!("lints");
-    let mut host = workspace.cargo();
+/// Runs the lints, for the host and for the eBPF target, in time that nothing else wants. What they print is shown if they fail.
+pub(crate) fn lints(workspace: &Workspace) -> Result<Stage> {
+    say!("lints, beside the tests");
+    let mut host = process::idle(&workspace.cargo());
     host.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
-    let mut kernel = workspace.cargo();
+    let mut kernel = process::idle(&workspace.cargo());
     // These are the switches of the agent's build script. The lints have a target folder of their own, so that lints and build do not make each
     // other build again.
     kernel.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
@@ -41,7 +45,20 @@ fn lints(workspace: &Workspace) -> Result<Stage> {
     ]);
     kernel.args(["--target", "bpfel-unknown-none", "--target-dir"]).arg(workspace.target.join("ebpf-lints"));
     kernel.args(["--", "-D", "warnings"]);
-    one("lints", &mut [&mut host, &mut kernel])
+    let mut stage = Stage::new("lints");
+    let started = Instant::now();
+    for mut command in [host, kernel] {
+        let mut printed = Vec::new();
+        let ended = process::stream(&mut command, LINTS, |line| printed.push(line.to_owned()))?;
+        if ended.is_some_and(|status| status.success()) {
+            stage.pass();
+        } else {
+            stage.fail(format!("`{}`", process::line(&command)));
+            stage.printed.push(printed.join("\n"));
+        }
+    }
+    stage.took = started.elapsed();
+    Ok(stage)
 }
 
 /// Checks licences, sources and bans, which need no network. Checks advisories too if their database can be fetched.

@@ -15,6 +15,7 @@ mod documentation;
 mod measured;
 
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -23,7 +24,7 @@ use tally::Stage;
 
 use crate::setup::need::Need;
 use crate::workspace::Workspace;
-use crate::{assets, process, setup, vm};
+use crate::{assets, cluster, process, setup, vm};
 
 /// Which tests to run.
 #[derive(Debug, Clone)]
@@ -46,10 +47,14 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     if scope != Scope::Quick {
         needs.push(Need::Vm);
     }
+    let has_cluster = filter.is_none() && scope != Scope::Quick;
+    if has_cluster {
+        needs.extend(cluster::NEEDS);
+    }
     setup::ensure(workspace, &needs)?;
     let mut stages = vec![Stage::since("setup", started)];
     if filter.is_none() {
-        stages.extend(checks::all(workspace)?);
+        stages.extend(checks::short(workspace)?);
     }
     let (built, took) = executables::build(workspace, "--tests", filter)?;
     stages.push(took);
@@ -61,11 +66,23 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     let kubernetes = kubernetes(workspace, &plan)?;
     let there = kubernetes.as_ref().is_none_or(|stage| stage.failures.is_empty());
     stages.extend(kubernetes);
-    stages.extend(local::native(&plan, scope, there)?);
+    let (native, mut beside) = thread::scope(|threads| {
+        let beside = threads.spawn(|| beside(workspace, filter.is_none(), has_cluster));
+        let native = local::native(&plan, scope, there);
+        (native, beside.join().unwrap_or_else(|_| bail!("the thread of the lints panicked")))
+    });
+    stages.extend(native?);
+    if let Ok(beside) = &mut beside {
+        beside.iter_mut().for_each(Stage::show);
+    }
+    stages.extend(beside?);
     if scope != Scope::Quick {
         let long = scope == Scope::All;
         let options = vm::Options { kernels: Vec::new(), keep: false, threads: vm::THREADS, long };
         stages.extend(vm::matrix(workspace, &built, &plan, &options)?);
+    }
+    if has_cluster {
+        stages.push(cluster::stage()?);
     }
     if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
     {
@@ -77,6 +94,21 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         bail!("no test of this run has `{part}` in its `file::name`{left_out}");
     }
     results::finish(workspace, &stages, started)
+}
+
+/// Does what needs a processor and no quiet, while the tests of this machine wait for most of their time.
+fn beside(workspace: &Workspace, has_lints: bool, has_cluster: bool) -> Result<Vec<Stage>> {
+    let mut stages = Vec::new();
+    if has_lints {
+        stages.push(checks::lints(workspace)?);
+    }
+    if has_cluster {
+        stages.push(cluster::prepare()?);
+    }
+    for stage in &mut stages {
+        "beside those above".clone_into(&mut stage.note);
+    }
+    Ok(stages)
 }
 
 /// Builds or finds the real Kubernetes programs, if a test on this machine needs them. If that fails, this stage fails, and the tests that do not
