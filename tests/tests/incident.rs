@@ -16,7 +16,7 @@ use nodefence_tests::{
     Agent, Cluster as Small, Netns, Options, Proc, bin,
     client::wait_until,
     incident::{
-        Cluster, Incident, Plan, Still, Times, Way,
+        Cluster, Incident, Plan, Scenario, Still, Times, Way,
         judge::{Figures, Promise, Verdict, judge},
         manifests,
     },
@@ -72,19 +72,24 @@ impl Cluster for Nodes {
         Ok(String::new())
     }
 
-    fn freeze(&self, node: &str) -> Result<()> {
+    /// No node is ever off.
+    fn start(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn freeze(&self, _: Scenario, node: &str) -> Result<()> {
         self.server(node)?.freeze()
     }
 
-    fn thaw(&self, node: &str) -> Result<()> {
+    fn thaw(&self, _: Scenario, node: &str) -> Result<()> {
         self.server(node)?.thaw()
     }
 
-    fn flag(&self, node: &str) -> Result<()> {
+    fn flag(&self, _: Scenario, node: &str) -> Result<()> {
         self.agent()?.flag_by_socket(node).map(drop)
     }
 
-    fn unflag(&self, node: &str) -> Result<()> {
+    fn unflag(&self, _: Scenario, node: &str) -> Result<()> {
         self.agent()?.unflag(node)
     }
 
@@ -128,6 +133,7 @@ fn stock_stalls_and_a_flag_holds_what_is_promised() -> Result<()> {
         frozen: "node-b".to_owned(),
         pods_each: 1,
         out: out.path().to_owned(),
+        scenario: Scenario::Freeze,
         times: TIMES,
     };
     let mut nodes = Nodes::new(&plan)?;

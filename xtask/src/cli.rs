@@ -116,12 +116,19 @@ enum Verb {
     /// The first run builds the programs of Kubernetes and containerd from Go modules (minutes), and installs Debian's runc and CNI plugins.
     #[command(
         after_help = "Examples:\n  cargo xtask cluster-test\n  cargo xtask cluster-test --until installed --keep\n  \
-        cargo xtask cluster-test --proxy nftables\n\nEnvironment: that of `cargo xtask vm-test --help`"
+        cargo xtask cluster-test --proxy nftables\n  cargo xtask cluster-test --scenario pods --scenario off\n  \
+        cargo xtask cluster-test --all\n\nEnvironment: that of `cargo xtask vm-test --help`"
     )]
     ClusterTest {
         /// kube-proxy's mode.
         #[arg(long, value_enum, default_value = "ipvs")]
         proxy: cluster::Proxy,
+        /// What happens to a node in the incident; can be given more than once.
+        #[arg(long = "scenario", value_enum, value_name = "NAME", default_value = "freeze")]
+        scenarios: Vec<cluster::Scenario>,
+        /// Every scenario in a cluster with IPVS, then the freeze in clusters with iptables and nftables, and a table of all. Half an hour.
+        #[arg(long, conflicts_with_all = ["proxy", "scenarios", "until", "keep"])]
+        all: bool,
         /// How far to go.
         #[arg(long, value_enum, default_value = "incident")]
         until: cluster::Until,
@@ -131,8 +138,8 @@ enum Verb {
         /// A ready archive of nodefence's image, as `cargo xtask image` makes it. Without it the image is built.
         #[arg(long, value_name = "FILE")]
         image: Option<std::path::PathBuf>,
-        /// Write the figures into docs/design/cluster.md, where all promises held.
-        #[arg(long)]
+        /// Write the figures of the freeze into docs/design/cluster.md, where all promises held.
+        #[arg(long, conflicts_with = "scenarios")]
         publish: bool,
     },
     /// Build the container image as an OCI layout, without a daemon: a static program for each architecture, and nothing else.
@@ -204,8 +211,8 @@ impl Cli {
             Verb::Image { machines, tag, check, output } => {
                 image::verb(&workspace, &image::Options { machines, tag, check }, output)?;
             }
-            Verb::ClusterTest { proxy, until, keep, image, publish } => {
-                let options = cluster::Options { proxy, until, keep, image, publish };
+            Verb::ClusterTest { proxy, scenarios, all, until, keep, image, publish } => {
+                let options = cluster::Options { proxy, scenarios, all, until, keep, image, publish };
                 return cluster::verb(&workspace, &options);
             }
             Verb::Demo { args } => return programs::demo(&workspace, &args),

@@ -1,19 +1,22 @@
 //! What the incident needs of a cluster, from this one.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::{KubeCluster, wire};
 use crate::{
     Netns,
-    incident::{Cluster, Incident, Plan, Still, Times, Way, judge::Verdict},
+    incident::{Cluster, Incident, Plan, Run, Scenario, Still, Times, Way, judge::Figures, summary::Outcome},
     kube::orders::{FLAGS, in_time},
 };
 
 /// How long the incident's flag lasts, far beyond the incident.
 const LASTS: Duration = Duration::from_secs(3_600);
+
+/// Where the API server is stopped, the cluster is without it for this long before the node freezes.
+const WITHOUT_API: Duration = Duration::from_secs(3);
 
 /// The image of the servers, as `cargo xtask cluster-test` puts it on the nodes.
 const IMAGE: &str = "localhost/nodefence-pod:1";
@@ -22,11 +25,15 @@ const IMAGE: &str = "localhost/nodefence-pod:1";
 const PODS: usize = 2;
 
 impl KubeCluster {
-    /// Runs the incident: stock, then with nodefence, which is installed in between. Returns the report for a person.
+    /// Runs the incident in the plan's scenarios: the runs without a flag, then those with nodefence, which is installed in between. Prints the report of each, and
+    /// adds what came out to `outcomes`.
     ///
     /// # Errors
-    /// Fails if a part of the cluster fails, if a promise was not held, or if the machine stood still in each of the runs that the judge allows.
-    pub fn incident(&self) -> Result<String> {
+    /// Fails if a part of the cluster fails, or if a run proves nothing. A promise that was not held is no error.
+    pub fn incident(&self, outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let mut scenarios = self.plan.scenarios.clone();
+        scenarios.sort_unstable();
+        scenarios.dedup();
         let plan = Plan {
             image: IMAGE.to_owned(),
             through: wire::name(1),
@@ -34,21 +41,39 @@ impl KubeCluster {
             frozen: wire::name(2),
             pods_each: PODS,
             out: self.plan.out.clone(),
+            scenario: Scenario::Freeze,
             times: Times::FULL,
         };
         let incident = Incident::deploy(self, plan)?;
-        let stock = incident.run(Way::Stock)?;
+        let mut stock: BTreeMap<Scenario, Run> = BTreeMap::new();
+        for scenario in scenarios.iter().map(|scenario| scenario.stock()) {
+            if !stock.contains_key(&scenario) {
+                stock.insert(scenario, incident.of(scenario)?.run(Way::Stock)?);
+            }
+        }
+        self.start_node(&wire::name(2))?;
         self.install()?;
-        let (flagged, verdict, again) = incident.run_flagged()?;
-        let report = incident.report(&stock, &flagged)?;
-        let mut text = report.text;
-        for (run, reason) in (1..).zip(&again) {
-            text += &format!("\nAGAIN  run {run} with nodefence does not count: {reason}\n");
+        for scenario in scenarios {
+            let incident = incident.of(scenario)?;
+            let stock = stock.get(&scenario.stock()).context("no run without a flag")?;
+            let (flagged, verdict, again) = incident.run_flagged()?;
+            let report = incident.report(stock, &flagged)?;
+            let outcome = Outcome {
+                proxy: self.plan.proxy.clone(),
+                scenario,
+                stock: Figures::of(stock),
+                flagged: Figures::of(&flagged),
+                verdict,
+                again,
+            };
+            println!("\n{}", outcome.name());
+            print!("{}", report.text);
+            for (run, reason) in (1..).zip(&outcome.again) {
+                println!("\nAGAIN  run {run} with nodefence does not count: {reason}");
+            }
+            outcomes.push(outcome);
         }
-        match verdict {
-            Verdict::Held => Ok(text),
-            Verdict::Broken(_) | Verdict::StoodStill(_) => bail!("a promise was not held\n{text}"),
-        }
+        Ok(())
     }
 }
 
@@ -57,15 +82,40 @@ impl Cluster for KubeCluster {
         Self::kubectl(self, args, stdin)
     }
 
-    fn freeze(&self, node: &str) -> Result<()> {
-        Self::freeze(self, node)
+    fn start(&self, node: &str) -> Result<()> {
+        self.start_node(node)
     }
 
-    fn thaw(&self, node: &str) -> Result<()> {
-        Self::thaw(self, node)
+    fn freeze(&self, scenario: Scenario, node: &str) -> Result<()> {
+        match scenario {
+            Scenario::Freeze => Self::freeze(self, node),
+            Scenario::NoApi => {
+                self.api_server()?.freeze()?;
+                std::thread::sleep(WITHOUT_API);
+                Self::freeze(self, node)
+            }
+            Scenario::Pods => self.freeze_pods(node),
+            Scenario::Off => self.power_off(node),
+        }
     }
 
-    fn flag(&self, node: &str) -> Result<()> {
+    fn thaw(&self, scenario: Scenario, node: &str) -> Result<()> {
+        match scenario {
+            Scenario::Freeze => Self::thaw(self, node),
+            Scenario::NoApi => {
+                self.api_server()?.thaw()?;
+                Self::thaw(self, node)
+            }
+            Scenario::Pods => self.thaw_pods(node),
+            Scenario::Off => self.start_node(node),
+        }
+    }
+
+    fn flag(&self, scenario: Scenario, node: &str) -> Result<()> {
+        if scenario == Scenario::NoApi {
+            let seconds = LASTS.as_secs();
+            return self.on_others(node, &format!("flag {node} --for {seconds}s --reason 'the incident'"));
+        }
         let object = self.api().get(&format!("/api/v1/nodes/{node}"))?;
         let uid = object["metadata"]["uid"].as_str().context("a Node without a UID")?;
         let flag = json!({
@@ -75,7 +125,10 @@ impl Cluster for KubeCluster {
         self.api().create(FLAGS, &flag).map(drop)
     }
 
-    fn unflag(&self, node: &str) -> Result<()> {
+    fn unflag(&self, scenario: Scenario, node: &str) -> Result<()> {
+        if scenario == Scenario::NoApi {
+            return self.on_others(node, &format!("unflag {node}"));
+        }
         self.api().delete(&format!("{FLAGS}/{node}"))
     }
 
@@ -95,6 +148,6 @@ impl Cluster for KubeCluster {
     }
 
     fn stood_still(&self, from_ns: u64, to_ns: u64) -> Result<Vec<Still>> {
-        self.watchdogs.between(from_ns, to_ns)
+        self.watchdogs.borrow().between(from_ns, to_ns)
     }
 }

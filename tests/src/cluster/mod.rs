@@ -4,6 +4,7 @@
 //! `cargo xtask cluster-test` builds the parts and starts `nodefence-cluster`, which runs this.
 
 mod control;
+mod faults;
 pub mod guest;
 mod incident;
 mod install;
@@ -16,7 +17,12 @@ pub mod waiting;
 mod watchdogs;
 pub mod wire;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    cell::{Ref, RefCell},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -45,12 +51,12 @@ const HEALTH: &str =
 /// A running cluster. All of it ends when this is dropped.
 #[derive(Debug)]
 pub struct KubeCluster {
-    /// The guests come first: kubelets whose server is gone would only log.
-    machines: Vec<Machine>,
+    /// The guests come first: kubelets whose server is gone would only log. A node that is off is missing.
+    machines: RefCell<Vec<Machine>>,
     control: Control,
     /// The namespace of the control plane, and of clients outside the cluster.
     pub ns: Arc<Netns>,
-    watchdogs: Watchdogs,
+    watchdogs: RefCell<Watchdogs>,
     waiting: Waiting,
     plan: Plan,
     folder: tempfile::TempDir,
@@ -70,7 +76,7 @@ impl KubeCluster {
         waiting.say("three guests boot");
         let control = Control::start(&ns, &plan.out, folder.path())?;
         waiting.say("the control plane is ready");
-        let watchdogs = Watchdogs::default();
+        let (machines, watchdogs) = (RefCell::new(machines), RefCell::default());
         let mut this = Self { machines, control, ns, watchdogs, waiting, plan, folder };
         let started = this.nodes();
         if started.is_err() {
@@ -93,24 +99,24 @@ impl KubeCluster {
                 waiting.say(&format!("{} starts its kubelet", wire::name(machine.node)));
                 Ok(())
             };
-            let all: Vec<_> =
-                self.machines.iter_mut().map(|machine| scope.spawn(move || start(machine))).collect();
+            let all: Vec<_> = self
+                .machines
+                .get_mut()
+                .iter_mut()
+                .map(|machine| scope.spawn(move || start(machine)))
+                .collect();
             all.into_iter()
                 .try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a node's thread panicked")))
         })?;
-        self.watchdogs = Watchdogs::start(&self.ns, &self.machines)?;
-        let Self { control, machines, waiting, .. } = self;
+        for machine in self.machines.get_mut() {
+            self.watchdogs.get_mut().watch(&self.ns, machine)?;
+        }
+        let Self { control, waiting, .. } = self;
         waiting.until("all nodes are ready", READY, || {
             control.check()?;
             Ok(all_ready(control.api()))
         })?;
-        for machine in machines {
-            let what = format!("kube-proxy of {} has synced", wire::name(machine.node));
-            waiting.until(&what, READY, || {
-                Ok(machine.run(METRICS, SHORT).and_then(|metrics| has_synced(&metrics)))
-            })?;
-        }
-        Ok(())
+        wire::NODES.into_iter().try_for_each(|node| self.until_synced(node))
     }
 
     /// A client of the API server with all rights.
@@ -136,38 +142,17 @@ impl KubeCluster {
         self.machine(node)?.run(line, SHORT)
     }
 
-    /// Freezes all processes of a node. Its kernel goes on to answer for them. Returns once all have stopped.
-    ///
-    /// # Errors
-    /// Fails if there is no such node, or if a process goes on.
-    pub fn freeze(&self, node: &str) -> Result<()> {
-        self.machine(node)?.freeze(true)
-    }
-
-    /// Lets the processes of a frozen node go on, and waits until the kubelet answers: all processes have something to catch up on at once.
-    ///
-    /// # Errors
-    /// Fails if there is no such node, or if the kubelet does not answer.
-    pub fn thaw(&self, node: &str) -> Result<()> {
-        let machine = self.machine(node)?;
-        machine.freeze(false)?;
-        self.waiting.until(&format!("the kubelet of {node} answers again"), SHORT, || {
-            let answer = machine.run(HEALTH, SHORT);
-            Ok(answer.and_then(|text| {
-                ensure!(text.ends_with("ok"), "the kubelet said {text:?}");
-                Ok(())
-            }))
-        })
-    }
-
     /// Copies the logs of the nodes' programs into the plan's folder `out`. Those of the control plane are written there.
     pub fn save_logs(&self) {
-        self.machines.iter().for_each(|machine| machine.save_logs(&self.plan.out));
+        self.machines.borrow().iter().for_each(|machine| machine.save_logs(&self.plan.out));
     }
 
-    fn machine(&self, node: &str) -> Result<&Machine> {
+    fn machine(&self, node: &str) -> Result<Ref<'_, Machine>> {
         let number = wire::number(node).with_context(|| format!("no node {node}"))?;
-        self.machines.iter().find(|machine| machine.node == number).with_context(|| format!("{node} is off"))
+        let find = |machines: &Vec<Machine>| machines.iter().position(|machine| machine.node == number);
+        let machines = self.machines.borrow();
+        let at = find(&machines).with_context(|| format!("{node} is off"))?;
+        Ok(Ref::map(machines, |machines| &machines[at]))
     }
 
     fn folder(&self) -> &Path {

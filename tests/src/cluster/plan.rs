@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
+use crate::incident::Scenario;
+
 /// How far the cluster is brought up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -37,6 +39,8 @@ pub struct Plan {
     pub chart: PathBuf,
     /// The image of nodefence.
     pub image: Image,
+    /// What the incident is run with.
+    pub scenarios: Vec<Scenario>,
     /// How far to go.
     pub until: Until,
     /// Whether the cluster stays up afterwards, until Ctrl-C.

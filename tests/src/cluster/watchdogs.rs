@@ -20,25 +20,27 @@ pub(super) struct Watchdogs {
 }
 
 impl Watchdogs {
-    /// Has each guest tell when it stood still, from now on.
-    pub(super) fn start(ns: &Netns, machines: &[Machine]) -> Result<Self> {
-        let mut this = Self::default();
-        for machine in machines {
-            let (node, guest, seen) = (machine.node, machine.guest(), Arc::clone(&this.seen));
-            let listen = move || {
-                let lines = guest.open(&Request::Gaps, None)?.lines();
-                for line in lines {
-                    let to_ns = monotonic_ns();
-                    let line = line?;
-                    let length: u64 = line.parse().with_context(|| format!("{line:?}: no number"))?;
-                    let from_ns = to_ns.saturating_sub(length * 1_000_000);
-                    locked(&seen).push(Still { at: wire::name(node), from_ns, to_ns });
-                }
-                Ok(())
-            };
-            this.threads.push((node, ns.spawn(listen)?));
-        }
-        Ok(this)
+    /// Has a guest tell when it stood still, from now on.
+    pub(super) fn watch(&mut self, ns: &Netns, machine: &Machine) -> Result<()> {
+        let (node, guest, seen) = (machine.node, machine.guest(), Arc::clone(&self.seen));
+        let listen = move || {
+            let lines = guest.open(&Request::Gaps, None)?.lines();
+            for line in lines {
+                let to_ns = monotonic_ns();
+                let line = line?;
+                let length: u64 = line.parse().with_context(|| format!("{line:?}: no number"))?;
+                let from_ns = to_ns.saturating_sub(length * 1_000_000);
+                locked(&seen).push(Still { at: wire::name(node), from_ns, to_ns });
+            }
+            Ok(())
+        };
+        self.threads.push((node, ns.spawn(listen)?));
+        Ok(())
+    }
+
+    /// No longer expects anything of the guest of this node, which is powered off. Its thread waits for a line that never comes.
+    pub(super) fn forget(&mut self, node: u8) {
+        self.threads.retain(|(of, _)| *of != node);
     }
 
     /// When guests stood still between these two moments of CLOCK_MONOTONIC, in nanoseconds.

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::scenario::Scenario;
 use crate::Netns;
 
 /// A cluster in which a node can be frozen and flagged.
@@ -15,30 +16,36 @@ pub trait Cluster {
     /// Fails if kubectl fails. The error has its standard error.
     fn kubectl(&self, args: &[&str], stdin: Option<&str>) -> Result<String>;
 
-    /// Freezes a node. Returns once it is frozen.
+    /// Starts a node that is off, and waits until it is ready. Does nothing to a node that runs.
     ///
     /// # Errors
-    /// Fails if the node is not frozen.
-    fn freeze(&self, node: &str) -> Result<()>;
+    /// Fails if the node does not start.
+    fn start(&self, node: &str) -> Result<()>;
 
-    /// Lets a frozen node go on.
+    /// Makes happen to a node what the scenario has: freezes it, for example. Returns once it has happened.
     ///
     /// # Errors
-    /// Fails if the node stays frozen.
-    fn thaw(&self, node: &str) -> Result<()>;
+    /// Fails if it does not happen.
+    fn freeze(&self, scenario: Scenario, node: &str) -> Result<()>;
 
-    /// Flags a node. Returns once the flag exists: promised times begin at that moment. So what takes time before (a start of kubectl) belongs before the
+    /// Lets the node go on. Is not called where the scenario has no way back.
+    ///
+    /// # Errors
+    /// Fails if the node does not go on.
+    fn thaw(&self, scenario: Scenario, node: &str) -> Result<()>;
+
+    /// Flags a node, in the way that the scenario leaves. Returns once the flag exists, the last one of several: promised times begin at that moment. So what takes time before (a start of kubectl) belongs before the
     /// creation, and nothing that takes time may follow it.
     ///
     /// # Errors
     /// Fails if the flag was not created.
-    fn flag(&self, node: &str) -> Result<()>;
+    fn flag(&self, scenario: Scenario, node: &str) -> Result<()>;
 
     /// Deletes the flag of a node.
     ///
     /// # Errors
     /// Fails if the flag still exists.
-    fn unflag(&self, node: &str) -> Result<()>;
+    fn unflag(&self, scenario: Scenario, node: &str) -> Result<()>;
 
     /// The address by which clients reach a node's NodePorts.
     ///

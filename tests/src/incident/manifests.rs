@@ -93,7 +93,7 @@ fn service(name: &str, protocol: &str, port: u16, target: u16, node_port: u16) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::incident::plan::Times;
+    use crate::incident::{plan::Times, scenario::Scenario};
 
     #[test]
     fn each_server_node_has_its_pods_and_both_services_select_them() {
@@ -104,6 +104,7 @@ mod tests {
             frozen: "node-2".to_owned(),
             pods_each: 2,
             out: "unused".into(),
+            scenario: Scenario::Freeze,
             times: Times::FULL,
         };
         let names: Vec<String> = pods(&plan).into_iter().map(|(name, _)| name).collect();

@@ -14,6 +14,8 @@ mod probe;
 pub mod record;
 pub mod report;
 mod run;
+mod scenario;
+pub mod summary;
 mod table;
 mod timeline;
 
@@ -22,3 +24,4 @@ pub use observed::Run;
 pub use plan::{Plan, Times, Way};
 pub use report::Report;
 pub use run::Incident;
+pub use scenario::Scenario;

@@ -9,6 +9,7 @@ use super::{
     cluster::Still,
     plan::Way,
     record::{Gap, Kind, Log},
+    scenario::Scenario,
 };
 
 /// From this time after the flag's creation on, the promises hold.
@@ -26,7 +27,7 @@ pub struct Moments {
     pub frozen: u64,
     /// The flag existed. In a run without a flag: when it would have existed.
     pub flagged: u64,
-    /// The node went on.
+    /// The node went on. In a run whose node does not: the end.
     pub thawed: u64,
     /// The clients ended.
     pub ended: u64,
@@ -50,6 +51,8 @@ impl Moments {
 pub enum Restored {
     /// kube-proxy does not use IPVS.
     NoIpvs,
+    /// The node is not back, so the table cannot be as before.
+    StaysOff,
     /// The table was as before the freeze so many seconds after the node was unflagged, at the latest.
     After {
         /// The seconds.
@@ -65,9 +68,12 @@ pub enum Restored {
 /// What is known of a run beside the clients' log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Facts {
+    /// What happened to the node.
+    #[serde(default)]
+    pub scenario: Scenario,
     /// Whether the node was flagged.
     pub way: Way,
-    /// The frozen node.
+    /// The node to which it happened.
     pub frozen: String,
     /// The moments.
     pub moments: Moments,
@@ -130,6 +136,12 @@ impl Run {
         to.saturating_sub(from).saturating_sub(self.stood_still(from, to))
     }
 
+    /// A moment in words.
+    pub fn moment(&self, at: u64) -> String {
+        let Facts { moments, scenario, .. } = &self.facts;
+        format!("{:.3} s after the {}", moments.after_freeze(at), scenario.moment())
+    }
+
     /// For each client with a connection: the node that it was connected to at the freeze.
     pub fn nodes_at_freeze(&self, kind: Kind) -> BTreeMap<u32, &str> {
         let mut nodes = BTreeMap::new();
@@ -152,6 +164,7 @@ mod tests {
     fn what_stood_still_is_no_wait_of_a_client() {
         let moments = Moments { began: 0, frozen: 10, flagged: 20, thawed: 90, ended: 100 };
         let facts = Facts {
+            scenario: Scenario::Freeze,
             way: Way::Flagged,
             frozen: "node-2".to_owned(),
             moments,
@@ -173,6 +186,7 @@ mod tests {
             let moments = Moments { began: 1, frozen: 2, flagged: 3, thawed: 4, ended: 5 };
             let restored = Restored::After { seconds: 1.5 };
             let facts = Facts {
+                scenario: Scenario::Off,
                 way,
                 frozen: "b".to_owned(),
                 moments,

@@ -45,8 +45,9 @@ pub(super) fn render(stock: &Run, flagged: &Run) -> Result<String> {
     )?;
     let title = r#"font-size="20" font-weight="bold""#;
     text(&mut svg, 24.0, 34.0, "A node of a real cluster hangs: what its clients see", title)?;
-    let subtitle = "Every process of the node is frozen, its kernel still accepts and acknowledges. Clients reach the servers through another node.";
-    text(&mut svg, 24.0, 56.0, subtitle, &fill(FAINT))?;
+    let scenario = flagged.facts.scenario;
+    let subtitle = format!("{} Clients reach the servers through another node.", scenario.kernel());
+    text(&mut svg, 24.0, 56.0, &subtitle, &fill(FAINT))?;
     let entries = [
         (SERVED, "answered", 110.0),
         (REFUSED, "reset or refused: the client knows at once", 320.0),
@@ -81,18 +82,21 @@ fn panel(svg: &mut String, run: &Run, span: Span, top: f64) -> Format {
     let idles = of(datagrams.top + STRIP + GAP, STRIP);
     let bottom = idles.top + STRIP;
 
-    seconds(svg, span, clients.top, bottom)?;
+    seconds(svg, span, facts.scenario.moment(), clients.top, bottom)?;
     count(svg, &established(run, span), clients, &["established", "clients"])?;
     share(svg, &attempts(run, &[Kind::New], span), opened, &["new", "connections"])?;
     share(svg, &attempts(run, &[Kind::Udp, Kind::Fresh], span), datagrams, &["datagrams"])?;
-    count(svg, &idle(run, span), idles, &["idle, to the", "frozen node"])?;
+    count(svg, &idle(run, span), idles, &["idle, to", facts.scenario.node()])?;
 
     let moment = |at: u64| x_of(span, facts.moments.after_freeze(at));
     mark(svg, x_of(span, 0.0), clients.top, bottom, "", "start")?;
-    let frozen = format!("{} freezes", facts.frozen);
+    let frozen = format!("{}{}", facts.frozen, facts.scenario.begins());
     text(svg, x_of(span, 0.0) - 5.0, clients.top - 8.0, &frozen, r#"text-anchor="end" font-weight="bold""#)?;
     if facts.way == Way::Flagged {
         mark(svg, moment(facts.moments.flagged), clients.top, bottom, "is flagged", "start")?;
+    }
+    if !facts.scenario.comes_back() {
+        return Ok(());
     }
     let back = if facts.way == Way::Flagged { "goes on, and is unflagged" } else { "goes on" };
     mark(svg, moment(facts.moments.thawed), clients.top, bottom, back, "start")
@@ -121,7 +125,7 @@ fn share(svg: &mut String, buckets: &[Bucket], area: Area, name: &[&str]) -> For
     label(svg, area, name)
 }
 
-fn seconds(svg: &mut String, span: Span, top: f64, bottom: f64) -> Format {
+fn seconds(svg: &mut String, span: Span, moment: &str, top: f64, bottom: f64) -> Format {
     let of = |buckets: i64| buckets as f64 * BUCKET_US as f64 / 1e6;
     let first = of(span.first).ceil() as i64;
     let last = of(span.first + span.count as i64).floor() as i64;
@@ -134,13 +138,13 @@ fn seconds(svg: &mut String, span: Span, top: f64, bottom: f64) -> Format {
         text(svg, x, bottom + 20.0, &second.to_string(), &style)?;
     }
     let anchor = format!(r#"text-anchor="middle" {}"#, fill(FAINT));
-    text(svg, LEFT + PLOT / 2.0, bottom + 38.0, "seconds after the freeze", &anchor)
+    text(svg, LEFT + PLOT / 2.0, bottom + 38.0, &format!("seconds after the {moment}"), &anchor)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::incident::{judge::sample::Sample, plan::Way};
+    use crate::incident::{judge::sample::Sample, plan::Way, scenario::Scenario};
 
     #[test]
     fn the_picture_has_both_runs() {
@@ -152,5 +156,19 @@ mod tests {
         assert_eq!(times("1 of 1 established connections reset;  0 of 200 new ones failed"), 2);
         assert_eq!((times("node-2 freezes"), times("goes on<"), times("goes on, and")), (2, 1, 1));
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_node_that_stays_off_does_not_go_on() {
+        let off = |way: Way| {
+            let mut run = Sample::held();
+            run.facts().way = way;
+            run.facts().scenario = Scenario::Off;
+            run.run()
+        };
+        let svg = render(&off(Way::Stock), &off(Way::Flagged)).expect("a text");
+        let times = |text: &str| svg.matches(text).count();
+        assert_eq!((times("node-2 is off<"), times("goes on"), times("is flagged<")), (2, 0, 1));
+        assert_eq!((times("seconds after the power-off"), times("freeze"), times("frozen")), (2, 0, 0));
     }
 }

@@ -4,6 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use super::scenario::Scenario;
+
 /// The incident's nodes, image and times.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -19,8 +21,22 @@ pub struct Plan {
     pub pods_each: usize,
     /// Where the logs, the table and the picture go. Made if it is missing.
     pub out: PathBuf,
+    /// What happens to the node.
+    pub scenario: Scenario,
     /// The times.
     pub times: Times,
+}
+
+impl Plan {
+    /// The plan of another scenario, with its times and a folder of its own below this one.
+    #[must_use]
+    pub fn of(&self, scenario: Scenario) -> Self {
+        let out = match scenario {
+            Scenario::Freeze => self.out.clone(),
+            other => self.out.join(other.name()),
+        };
+        Self { scenario, times: scenario.times(), out, ..self.clone() }
+    }
 }
 
 /// The times of a run, counted from the freeze.

@@ -21,6 +21,7 @@ use super::{
     probe,
     record::Log,
     report::{self, Report},
+    scenario::Scenario,
 };
 use crate::{Proc, bin};
 
@@ -73,6 +74,16 @@ impl<'c> Incident<'c> {
         Ok(this)
     }
 
+    /// The same servers in another scenario.
+    ///
+    /// # Errors
+    /// Fails if the scenario's folder cannot be made.
+    pub fn of(&self, scenario: Scenario) -> Result<Self> {
+        let plan = self.plan.of(scenario);
+        std::fs::create_dir_all(&plan.out).with_context(|| format!("make {}", plan.out.display()))?;
+        Ok(Self { plan, pods: self.pods.clone(), ..*self })
+    }
+
     fn all_answer(&self) -> Result<()> {
         let address = self.cluster.address(&self.plan.through)?;
         say("waiting until each server answers");
@@ -84,6 +95,7 @@ impl<'c> Incident<'c> {
     /// # Errors
     /// Fails if a part of the cluster fails, or if a run without a flag shows nothing. Promises that are broken are no error.
     pub fn run(&self, way: Way) -> Result<Run> {
+        self.cluster.start(&self.plan.frozen)?;
         self.all_answer()?;
         let before = self.ipvs()?;
         let address = self.cluster.address(&self.plan.through)?;
@@ -91,17 +103,21 @@ impl<'c> Incident<'c> {
         let mut command = Command::new(bin("nodefence-incident")?);
         command.args(["client", &address.to_string()]);
         command.args([TCP_PORT.to_string(), UDP_PORT.to_string()]).arg(&log);
-        say(&format!("{}: clients start", way.name()));
+        let scenario = self.plan.scenario;
+        say(&format!("{}, {}: clients start", scenario.text(), way.name()));
         let mut clients = Proc::spawn_ready(self.cluster.clients(), command)?;
-        let (moments, unflagged) = self.stages(way)?;
+        let (moments, unflagged, back) = self.stages(way)?;
         clients.signal(Signal::SIGTERM)?;
         let status = clients.wait(LOGGED)?;
         ensure!(status.success(), "the clients ended with {status}");
+        if let Some(back) = back {
+            back.now()?;
+        }
         let restored = self.restored(before.as_ref(), unflagged)?;
         let stood_still = self.cluster.stood_still(moments.began * 1_000, moments.ended * 1_000)?;
         let frozen = self.plan.frozen.clone();
         let log = Log::read(&log)?;
-        let run = Run { facts: Facts { way, frozen, moments, stood_still, restored }, log };
+        let run = Run { facts: Facts { scenario, way, frozen, moments, stood_still, restored }, log };
         run.write(&self.plan.out)?;
         if way == Way::Stock {
             shows_the_fault(&run)?;
@@ -134,32 +150,41 @@ impl<'c> Incident<'c> {
     /// # Errors
     /// Fails if a file cannot be written, or if the run with a flag proves nothing.
     pub fn report(&self, stock: &Run, flagged: &Run) -> Result<Report> {
+        // The folder has both runs, also where the one without a flag was another scenario's.
+        stock.write(&self.plan.out)?;
         report::write(&self.plan.out, stock, flagged)
     }
 
-    /// Freezes the node, flags it, and lets it go on. Returns the moments, and when the node was unflagged.
-    fn stages(&self, way: Way) -> Result<(Moments, Instant)> {
-        let Plan { frozen, times, .. } = &self.plan;
+    /// Freezes the node, flags it, and lets it go on. Returns the moments, and when the node was unflagged. Where the node does not go on, returns what is left to
+    /// do once the clients have ended.
+    fn stages(&self, way: Way) -> Result<(Moments, Instant, Option<Back<'_>>)> {
+        let Plan { frozen, times, scenario, .. } = &self.plan;
         let began = now();
         sleep(times.calm);
-        self.cluster.freeze(frozen)?;
+        let back = Back { cluster: self.cluster, scenario: *scenario, node: frozen, way };
+        self.cluster.freeze(*scenario, frozen)?;
         let at = now();
-        say(&format!("{frozen} is frozen"));
-        let back = Back { cluster: self.cluster, node: frozen, way };
+        say(&format!("{frozen}: {}", scenario.text()));
         let length = if way == Way::Flagged { times.flagged } else { times.stock };
         sleep_until(at + micros(times.flag));
         if way == Way::Flagged {
-            self.cluster.flag(frozen)?;
+            self.cluster.flag(*scenario, frozen)?;
             say(&format!("{frozen} is flagged"));
         }
         let flagged = now();
         sleep_until(at + micros(length));
-        back.now()?;
+        let back = match scenario.comes_back() {
+            true => {
+                back.now()?;
+                say(&format!("{frozen} is back"));
+                None
+            }
+            false => Some(back),
+        };
         let thawed = now();
-        say(&format!("{frozen} is back"));
         let unflagged = Instant::now();
         sleep(times.after);
-        Ok((Moments { began, frozen: at, flagged, thawed, ended: now() }, unflagged))
+        Ok((Moments { began, frozen: at, flagged, thawed, ended: now() }, unflagged, back))
     }
 
     fn ipvs(&self) -> Result<Option<BTreeSet<String>>> {
@@ -168,6 +193,9 @@ impl<'c> Incident<'c> {
 
     fn restored(&self, before: Option<&BTreeSet<String>>, unflagged: Instant) -> Result<Restored> {
         let Some(before) = before else { return Ok(Restored::NoIpvs) };
+        if !self.plan.scenario.comes_back() {
+            return Ok(Restored::StaysOff);
+        }
         loop {
             let after = self.ipvs()?.context("IPVS's table is gone")?;
             let lines = ipvs::differences(before, &after);
@@ -185,6 +213,7 @@ impl<'c> Incident<'c> {
 /// A frozen node that goes on when this is dropped, so that a failed run leaves none frozen.
 struct Back<'r> {
     cluster: &'r dyn Cluster,
+    scenario: Scenario,
     node: &'r str,
     way: Way,
 }
@@ -198,8 +227,10 @@ impl Back<'_> {
 
     /// The node goes on first and is unflagged then, as an operator does it.
     fn go_on(&self) -> Result<()> {
-        self.cluster.thaw(self.node)?;
-        if self.way == Way::Flagged { self.cluster.unflag(self.node) } else { Ok(()) }
+        if self.scenario.comes_back() {
+            self.cluster.thaw(self.scenario, self.node)?;
+        }
+        if self.way == Way::Flagged { self.cluster.unflag(self.scenario, self.node) } else { Ok(()) }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{
     judge::{Attempts, Datagrams, Established, Figures},
     observed::{Restored, Run},
+    scenario::Scenario,
 };
 
 /// A row: name, stock, with nodefence.
@@ -20,22 +21,27 @@ fn rows(stock: &Run, flagged: &Run) -> Vec<Row> {
         let [one, other] = both.map(cell);
         [name.to_owned(), one, other]
     };
+    let scenario = flagged.facts.scenario;
+    let length = match scenario {
+        Scenario::Freeze | Scenario::NoApi => "the node was frozen for",
+        Scenario::Pods => "the pods were frozen for",
+        Scenario::Off => "the node was off, and stays so, for",
+    };
+    let to_node = |connections: &str| format!("{connections} connections to {}", scenario.node());
     let mut rows = vec![
         of_runs("", &|run| run.facts.way.name().to_owned()),
-        of_runs("the node was frozen for", &|run| {
-            format!("{:.0} s", run.facts.moments.after_freeze(run.facts.moments.thawed))
-        }),
+        of_runs(length, &|run| format!("{:.0} s", run.facts.moments.after_freeze(run.facts.moments.thawed))),
         row("longest wait for an answer", &|of| format!("{:.1} s", of.longest_wait)),
         row("waits longer than 2 s", &|of| of.long_waits.to_string()),
-        row("established connections to the frozen node", &|of| established(of.established)),
-        row("idle connections to the frozen node", &|of| {
+        row(&to_node("established"), &|of| established(of.established)),
+        row(&to_node("idle"), &|of| {
             let last = of.idle.last.map(|last| format!(", the last {last:.2} s after the flag"));
             format!("{} of {} reset{}", of.idle.reset, of.idle.on_frozen, last.unwrap_or_default())
         }),
         row("new connections that failed", &|of| share(of.new.failed, of.new.total)),
         row("- at once", &|of| of.new.at_once.to_string()),
         row("- by the client's limit of 5 s", &|of| of.new.timed_out.to_string()),
-        row("- the last one", &|of| last_failed(&of.new)),
+        row("- the last one", &|of| last_failed(&of.new, scenario)),
         row("new connections with a second SYN", &|of| of.new.second_syn.to_string()),
         row("datagrams of one port that were lost", &|of| lost(of.fixed_port)),
         row("- longest time without an answer", &|of| format!("{:.1} s", of.silence)),
@@ -45,6 +51,7 @@ fn rows(stock: &Run, flagged: &Run) -> Vec<Row> {
     if both.iter().any(|run| run.facts.restored != Restored::NoIpvs) {
         rows.push(of_runs("IPVS's table afterwards", &|run| match &run.facts.restored {
             Restored::NoIpvs => "not in use".to_owned(),
+            Restored::StaysOff => "not compared: the node stays off".to_owned(),
             Restored::After { .. } => "as before".to_owned(),
             Restored::Differs { lines } => format!("{} rows differ", lines.len()),
         }));
@@ -57,8 +64,9 @@ fn rows(stock: &Run, flagged: &Run) -> Vec<Row> {
 fn caption(flagged: &Run) -> String {
     let moments = flagged.facts.moments;
     let from = moments.after_freeze(moments.judged());
+    let (moment, node) = (flagged.facts.scenario.moment(), flagged.facts.scenario.node());
     format!(
-        "Counted from {from:.1} s after the freeze, which is 1 s after the flag, to the end of the run. Connections to the frozen node are those that led there when it froze."
+        "Counted from {from:.1} s after the {moment}, which is 1 s after the flag, to the end of the run. Connections to {node} are those that led there at the {moment}."
     )
 }
 
@@ -81,8 +89,9 @@ fn lost(datagrams: Datagrams) -> String {
     share(datagrams.lost, datagrams.total)
 }
 
-fn last_failed(new: &Attempts) -> String {
-    new.last_failed.map_or_else(|| "none".to_owned(), |last| format!("begun {last:.1} s after the freeze"))
+fn last_failed(new: &Attempts, scenario: Scenario) -> String {
+    let moment = scenario.moment();
+    new.last_failed.map_or_else(|| "none".to_owned(), |last| format!("begun {last:.1} s after the {moment}"))
 }
 
 /// The table for the terminal.
@@ -154,5 +163,27 @@ mod tests {
             "|  | stock | with nodefence |\n|---|---|---|\n| the node was frozen for | 10 s | 10 s |\n"
         ));
         assert!(docs.contains("| new connections with a second SYN | 40 | 0 |\n"));
+    }
+
+    #[test]
+    fn a_node_that_stays_off_is_called_so() {
+        let off = || {
+            let mut run = Sample::held();
+            run.facts().scenario = Scenario::Off;
+            run.facts().restored = Restored::StaysOff;
+            run.run()
+        };
+        let docs = markdown(&off(), &off());
+        for row in [
+            "| the node was off, and stays so, for | 10 s | 10 s |\n",
+            "| established connections to the node that is off | 1 of 1 reset | 1 of 1 reset |\n",
+            "| IPVS's table afterwards | not compared: the node stays off | not compared: the node stays off |\n",
+        ] {
+            assert!(docs.contains(row), "{row}{docs}");
+        }
+        assert!(
+            docs.contains("Counted from 2.0 s after the power-off, ") && !docs.contains("froze"),
+            "{docs}"
+        );
     }
 }

@@ -54,8 +54,11 @@ const PAGE: &str = "docs/design/cluster.md";
 const PICTURE: &str = "docs/cluster.svg";
 const LINK: &str = "../cluster.svg";
 
+/// kube-proxy's mode in the cluster of all scenarios.
+const ALL_IN: Proxy = Proxy::Ipvs;
+
 /// kube-proxy's mode.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Proxy {
     /// IPVS.
     Ipvs,
@@ -78,11 +81,28 @@ pub(crate) enum Until {
     Incident,
 }
 
+/// What happens to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// Every process of the node is frozen.
+    Freeze,
+    /// The same while the API server is stopped; the node is flagged by `nodefence flag` on each other node.
+    NoApi,
+    /// All pods of the node are frozen, and its kubelet goes on.
+    Pods,
+    /// The node is powered off.
+    Off,
+}
+
 /// What is wanted.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// kube-proxy's mode.
     pub(crate) proxy: Proxy,
+    /// What the incident is run with.
+    pub(crate) scenarios: Vec<Scenario>,
+    /// All scenarios in a cluster with IPVS, then the freeze in clusters with each other mode.
+    pub(crate) all: bool,
     /// How far to go.
     pub(crate) until: Until,
     /// Whether the cluster stays up.
@@ -118,18 +138,25 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     let initramfs = out.join("initramfs");
     qemu::join(parts.iter().map(PathBuf::as_path).chain([&*kernel.modules]), &initramfs)?;
     let emulator: Vec<&str> = [qemu::QEMU].into_iter().chain(qemu::processors()).collect();
-    let plan = json!({
-        "qemu": emulator,
-        "kernel": kernel.image, "initramfs": initramfs, "parameters": qemu::parameters(&clock::parameters()), "memory": MEMORY,
-        "proxy": name(options.proxy),
-        "chart": workspace.root.join("deploy/chart/nodefence"),
-        "image": {"repository": REPOSITORY, "tag": env!("CARGO_PKG_VERSION")},
-        "until": name(options.until), "keep": options.keep, "out": out,
-    });
-    let file = out.join("plan.json");
-    fs::write(&file, format!("{plan:#}\n")).with_context(|| format!("cannot write {}", file.display()))?;
+    let parameters = qemu::parameters(&clock::parameters());
     let mut command = process::root_command(&program);
-    command.arg(&file).env("NODEFENCE_ASSETS", &assets).current_dir(&workspace.root);
+    for (proxy, scenarios) in clusters(options) {
+        let out = if options.all && proxy != ALL_IN { out.join(name(proxy)) } else { out.clone() };
+        fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+        let plan = json!({
+            "qemu": emulator,
+            "kernel": kernel.image, "initramfs": initramfs, "parameters": parameters, "memory": MEMORY,
+            "proxy": name(proxy), "scenarios": scenarios.into_iter().map(name).collect::<Vec<_>>(),
+            "chart": workspace.root.join("deploy/chart/nodefence"),
+            "image": {"repository": REPOSITORY, "tag": env!("CARGO_PKG_VERSION")},
+            "until": name(options.until), "keep": options.keep, "out": out,
+        });
+        let file = out.join("plan.json");
+        fs::write(&file, format!("{plan:#}\n"))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        command.arg(&file);
+    }
+    command.env("NODEFENCE_ASSETS", &assets).current_dir(&workspace.root);
     let status = process::status(&mut command);
     for file in [out.join(BASE), out.join(NODE_PART), initramfs] {
         // An error is ignored: a file that remains does not change the results.
@@ -140,6 +167,18 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
         publish(workspace, &program, &out)?;
     }
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// The clusters, each with kube-proxy's mode and its scenarios.
+fn clusters(options: &Options) -> Vec<(Proxy, Vec<Scenario>)> {
+    if !options.all {
+        return vec![(options.proxy, options.scenarios.clone())];
+    }
+    let of = |proxy: &Proxy| match *proxy {
+        ALL_IN => (*proxy, Scenario::value_variants().to_vec()),
+        other => (other, vec![Scenario::Freeze]),
+    };
+    Proxy::value_variants().iter().map(of).collect()
 }
 
 /// Writes table and picture of the run in `out` into the page about the incident.
@@ -196,4 +235,33 @@ fn parts(
     archive.copy("images/nodefence.tar", image)?;
     archive.finish()?;
     Ok(vec![base, packed.part(program)?.to_owned(), node])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(all: bool) -> Options {
+        Options {
+            proxy: Proxy::Nftables,
+            scenarios: vec![Scenario::Pods],
+            all,
+            until: Until::Incident,
+            keep: false,
+            image: None,
+            publish: false,
+        }
+    }
+
+    #[test]
+    fn all_are_every_scenario_with_ipvs_and_the_freeze_in_the_other_modes() {
+        assert_eq!(clusters(&options(false)), [(Proxy::Nftables, vec![Scenario::Pods])]);
+        let every = vec![Scenario::Freeze, Scenario::NoApi, Scenario::Pods, Scenario::Off];
+        let expected = [
+            (Proxy::Ipvs, every),
+            (Proxy::Iptables, vec![Scenario::Freeze]),
+            (Proxy::Nftables, vec![Scenario::Freeze]),
+        ];
+        assert_eq!(clusters(&options(true)), expected);
+    }
 }

@@ -1,4 +1,5 @@
-//! A cluster of real kubelets: `nodefence-cluster PLAN`, started by `cargo xtask cluster-test`. In the cluster's guests the same program is the first process.
+//! Clusters of real kubelets, one after the other: `nodefence-cluster PLAN...`, started by `cargo xtask cluster-test`. In the guests the same program is the first
+//! process.
 //!
 //! Everything else is in namespaces and guests that this process holds. Once this process has ended for whatever reason, nothing is left.
 
@@ -12,12 +13,16 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use nodefence_tests::{
     cluster::{
         KubeCluster, guest,
         plan::{Plan, Until},
         waiting::Waiting,
+    },
+    incident::{
+        judge::Verdict,
+        summary::{self, Outcome},
     },
     interrupt::{self, INTERRUPTED},
 };
@@ -42,14 +47,34 @@ fn main() -> ExitCode {
 }
 
 fn run(stop: &Arc<AtomicBool>) -> Result<()> {
-    let mut words = std::env::args_os().skip(1);
-    let (Some(plan), None) = (words.next(), words.next()) else {
-        bail!("expected the path of a plan; `cargo xtask cluster-test` writes one");
-    };
-    let plan = Plan::load(Path::new(&plan))?;
+    let plans: Vec<_> = std::env::args_os().skip(1).collect();
+    ensure!(!plans.is_empty(), "expected the path of a plan; `cargo xtask cluster-test` writes one");
+    let plans: Vec<Plan> = plans.iter().map(|plan| Plan::load(Path::new(plan))).collect::<Result<_>>()?;
     let _scratch = interrupt::scratch("nodefence-cluster-", stop)?;
-    let cluster = KubeCluster::start(plan, Waiting::new(stop))?;
-    let done = test(&cluster);
+    let mut outcomes = Vec::new();
+    let mut failed = Vec::new();
+    for plan in plans {
+        let proxy = plan.proxy.clone();
+        let waiting = Waiting::new(stop);
+        // A cluster that fails says nothing of the others.
+        if let Err(error) = one(plan, &waiting, stop, &mut outcomes) {
+            waiting.check()?;
+            eprintln!("error: {proxy}: {error:#}");
+            failed.push(proxy);
+        }
+    }
+    if outcomes.len() > 1 {
+        print!("\n{}", summary::table(&outcomes));
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    ensure!(outcomes.iter().all(|outcome| outcome.verdict == Verdict::Held), "a promise was not held");
+    Ok(())
+}
+
+/// Starts a cluster, and does what its plan asks for.
+fn one(plan: Plan, waiting: &Waiting, stop: &AtomicBool, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    let cluster = KubeCluster::start(plan, waiting.clone())?;
+    let done = test(&cluster, outcomes);
     cluster.save_logs();
     if cluster.plan().keep {
         if let Err(error) = &done {
@@ -61,14 +86,14 @@ fn run(stop: &Arc<AtomicBool>) -> Result<()> {
 }
 
 /// Does what the plan asks for.
-fn test(cluster: &KubeCluster) -> Result<()> {
+fn test(cluster: &KubeCluster, outcomes: &mut Vec<Outcome>) -> Result<()> {
     match cluster.plan().until {
         Until::Ready => {}
         Until::Installed => {
             cluster.install()?;
             print!("{}", cluster.plugin(&["nodes"])?);
         }
-        Until::Incident => print!("{}", cluster.incident()?),
+        Until::Incident => cluster.incident(outcomes)?,
     }
     print!("{}", cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"], None)?);
     Ok(())

@@ -149,7 +149,7 @@ pub(super) fn faults(run: &Run) -> Vec<Fault> {
         from,
         to,
         bound: Bound::Any(LONGEST_WAIT_US),
-        text: format!("no answer from {} to {}", moment(run, from), moment(run, to)),
+        text: format!("no answer from {} to {}", run.moment(from), run.moment(to)),
     }));
     if let Restored::Differs { lines } = &run.facts.restored {
         let moments = run.facts.moments;
@@ -179,9 +179,9 @@ fn stalls(run: &Run) -> Vec<Fault> {
                 "{:?} client {} on {node}: sent {}, {:?}, {answer} {}",
                 wait.kind,
                 wait.client,
-                moment(run, wait.from),
+                run.moment(wait.from),
                 wait.first,
-                moment(run, wait.to)
+                run.moment(wait.to)
             ),
         }
     };
@@ -265,14 +265,9 @@ fn fault(run: &Run, promise: Promise, record: &Record, bound: Bound) -> Fault {
         "{:?} client {}{node}: sent {}, {:?} after {:.3} s{again}",
         record.kind,
         record.client,
-        moment(run, record.at),
+        run.moment(record.at),
         record.end,
         record.took as f64 / 1e6
     );
     Fault { promise, from: record.at, to: record.ended(), bound, text }
-}
-
-/// A moment in words.
-fn moment(run: &Run, at: u64) -> String {
-    format!("{:.3} s after the freeze", run.facts.moments.after_freeze(at))
 }

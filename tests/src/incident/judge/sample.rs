@@ -4,6 +4,7 @@ use crate::incident::{
     observed::{Facts, Moments, Restored, Run},
     plan::Way,
     record::{End, Gap, Kind, Log, Record},
+    scenario::Scenario,
 };
 
 /// The freeze in sample runs.
@@ -28,6 +29,7 @@ impl Sample {
             ended: at(12_000),
         };
         let facts = Facts {
+            scenario: Scenario::Freeze,
             way: Way::Flagged,
             frozen: "node-2".to_owned(),
             moments,

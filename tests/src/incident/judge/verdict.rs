@@ -61,11 +61,8 @@ pub fn judge(run: &Run) -> Result<Verdict> {
         let reasons = explained.iter().filter_map(|fault| explains(&stills, fault));
         let longest = reasons.max_by_key(|(_, gap)| gap.took);
         let reason = longest.map(|(name, gap)| {
-            let at = run.facts.moments.after_freeze(gap.at);
-            format!(
-                "{name} stood still for {:.3} s, from {at:.3} s after the freeze on\n",
-                gap.took as f64 / 1e6
-            )
+            let (took, from) = (gap.took as f64 / 1e6, run.moment(gap.at));
+            format!("{name} stood still for {took:.3} s, from {from} on\n")
         });
         return Ok(Verdict::StoodStill(reason.unwrap_or_default() + &broken));
     }
@@ -124,6 +121,7 @@ mod tests {
         judge::sample::{Sample, at},
         observed::Restored,
         record::{End, Kind},
+        scenario::Scenario,
     };
 
     fn judged(sample: Sample) -> Verdict {
@@ -256,6 +254,25 @@ mod tests {
         let text = judged(run).wrong().map(str::to_owned);
         let expected = "broken: IPVS's table is as before once the node is back: 1\n  - TCP a -> b\n";
         assert_eq!(text.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_node_that_stays_off_leaves_ipvs_uncompared_and_all_else_promised() {
+        let off = || {
+            let mut run = Sample::held();
+            run.facts().scenario = Scenario::Off;
+            run.facts().restored = Restored::StaysOff;
+            run
+        };
+        assert_eq!(judged(off()), Verdict::Held);
+        let mut run = off();
+        run.add(Kind::Idle, 7, at(0), 12_000, End::Waiting, Some("node-2"));
+        let text = judged(run).wrong().map(str::to_owned).expect("broken");
+        let lines = [
+            "broken: idle connections to the flagged node are reset within 2 s: 1",
+            "  Idle client 7 on node-2: sent 0.000 s after the power-off, Waiting after 12.000 s",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
     }
 
     #[test]
