@@ -13,10 +13,9 @@ use nodefence_tests::{
     checks::SOON,
     client::wait_until,
     kube::{
-        Alone, ControlPlane,
-        manifests::manifests,
+        Alone,
         members::MEMBERS,
-        orders::{FLAGS, flag, in_time},
+        orders::{FLAGS, in_time},
     },
     promises::{LAPSED, WATCHED},
     topology::Service,
@@ -247,67 +246,6 @@ fn without_the_kinds_the_agent_runs_and_observes() -> Result<()> {
     control.flag("one", cluster.b.name, json!({}))?;
     stand(agent, &cluster.b, &["enforced"])?;
     is(&alone, &cluster.b, true)
-}
-
-/// Applies the admission policy of the plain manifests, as kubectl does.
-fn apply_admission(control: &ControlPlane) -> Result<()> {
-    for (kind, plural) in [
-        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
-        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
-    ] {
-        for (name, document) in manifests(kind)? {
-            let path = format!("/apis/admissionregistration.k8s.io/v1/{plural}/{name}");
-            control.api.apply_yaml(&path, document)?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn the_admission_policy_refuses_what_the_schema_cannot() -> Result<()> {
-    let alone = Alone::new()?;
-    let Alone { control, cluster, .. } = &alone;
-    apply_admission(control)?;
-    let b = cluster.b.name;
-    let refused = |object: &Value, wanted: &str| match control.object(FLAGS, object) {
-        Ok(()) => false,
-        Err(error) => format!("{error:#}").contains(wanted),
-    };
-    let day = Duration::from_secs(24 * 3_600);
-    let minute = Duration::from_secs(60);
-    let too_long = flag("too-long", b, json!({"until": in_time(day + minute)}));
-    // The server learns of the policy a moment after it has accepted it.
-    wait_until("the policy is in force", LIMIT, || {
-        refused(&too_long, "spec.until is more than 24 hours after the creation")
-            || control.delete_flag("too-long").is_err()
-    })?;
-    ensure!(refused(&too_long, "spec.until is more than 24 hours after the creation"), "{too_long}");
-    let of_another = flag("of-another", b, json!({"by": "somebody"}));
-    ensure!(refused(&of_another, "expected none, or admin"), "{of_another}");
-
-    for more in [
-        json!({"until": in_time(day - minute)}),
-        json!({"until": in_time(day + minute), "long": true}),
-        json!({"by": "admin"}),
-    ] {
-        control.flag("good", b, more)?;
-        control.delete_flag("good")?;
-    }
-    control.flag("good", b, json!({"by": "admin"}))?;
-    for (more, wanted) in [
-        (json!({"by": "admin", "until": in_time(day + minute)}), "spec.until is more than"),
-        (json!({"by": "admin", "node": "node-z"}), "spec.node and spec.uid cannot be changed"),
-        (json!({"by": "admin", "uid": "another"}), "spec.node and spec.uid cannot be changed"),
-        (json!({"by": "somebody"}), "spec.by cannot be changed"),
-    ] {
-        let changed = flag("good", b, json!({"uid": format!("uid-of-{b}")}));
-        let mut changed = changed;
-        for (field, value) in more.as_object().into_iter().flatten() {
-            changed["spec"][field] = value.clone();
-        }
-        ensure!(refused(&changed, wanted), "{changed}: expected {wanted}");
-    }
-    control.flag("good", b, json!({"by": "admin", "reason": "another", "force": true}))
 }
 
 /// Does not run in guests, whose API server runs outside.

@@ -59,8 +59,8 @@ enum Verb {
         /// processors.
         #[arg(long)]
         quick: bool,
-        /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Hours. (The long fuzz stays with
-        /// this machine's kernel.)
+        /// All that a kernel may change on each kernel, with kube-proxy's and the kernel's own periods in place of shorter ones. Then the
+        /// image for all architectures, as `image --check` makes it. Hours. (The long fuzz stays with this machine's kernel.)
         #[arg(long, conflicts_with = "quick")]
         all: bool,
         /// Only tests whose `file::name` contains this (one that names a file in full is about that file alone); leaves out format, lints and dependencies.

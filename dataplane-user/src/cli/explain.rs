@@ -146,8 +146,8 @@ mod tests {
              means  There are more backends than the map has room for (--max-backends).\n\
              users  Traffic to backends that do not fit is not cut.\n\
              here   3 backends do not fit and pass: , ... (room for 8)\n\
-             do     echo NODEFENCE_MAX_BACKENDS=16 >> /etc/default/nodefence && systemctl restart nodefence  # in a container, set the \
-             variable there\n"
+             do     echo NODEFENCE_MAX_BACKENDS=16 >> /etc/default/nodefence && systemctl restart nodefence  # in a pod: the variable \
+             in the chart's agent.extraEnv\n"
         );
         let text = of(Code::BackendsBeyondMaps, |_| ()).text();
         assert!(text.contains("\nhere   this node has no such warning now\n"), "{text}");

@@ -72,7 +72,7 @@ codes! {
         "no view was read"
         "The agent has not yet been told which nodes and backends there are."
         "Nothing is cut. A flag waits until its node is known."
-        "journalctl -u nodefence | grep -e view -e cluster  # the source of nodes does not answer, or its first lists are not complete"
+        "journalctl -u nodefence | grep -e view -e cluster  # in a pod: crictl logs; the source of nodes does not answer, or its first lists are not complete"
     }
     "NF02" NotAttached Blind {
         "no device is attached"
@@ -90,19 +90,19 @@ codes! {
         "verdicts have lapsed"
         "The kernel ignores verdicts that were not renewed for 3 s. The agent renews them each second, unless it hangs or gets no processor."
         "Nothing is cut. In IPVS mode the guard restores what was drained."
-        "systemctl restart nodefence  # or its container; look at its log first: is the machine overloaded?"
+        "systemctl restart nodefence  # in a pod: crictl stop; look at its log first: is the machine overloaded?"
     }
     "NF05" RenewedLate Fails {
         "verdicts are renewed late"
         "Verdicts are renewed each second. The last time is more than 2 s ago, and the kernel ignores them after 3 s."
         "Nothing yet. If it goes on, all traffic to flagged nodes passes."
-        "cat /proc/pressure/cpu  # is the machine overloaded? then `systemctl restart nodefence`"
+        "cat /proc/pressure/cpu  # is the machine overloaded? then `systemctl restart nodefence` (in a pod: crictl stop)"
     }
     "NF06" RenewFailed Fails {
         "a verdict could not be written"
         "The kernel refused a write to the map of verdicts. The agent tries again each second."
         "The named node's verdict lapses 3 s after the last good write, and its traffic passes."
-        "journalctl -u nodefence -p warning  # the error; then `systemctl restart nodefence`"
+        "journalctl -u nodefence -p warning  # the error (in a pod: crictl logs); then `systemctl restart nodefence` (crictl stop)"
     }
     "NF07" Replaced Limits {
         "something forwards Services in kube-proxy's place"
@@ -162,13 +162,13 @@ codes! {
         "the maps could not be written"
         "The kernel refused a write to the maps of backends and ports. The agent tries again."
         "Traffic to backends that are missing there is not cut."
-        "journalctl -u nodefence -p warning  # the error; then `systemctl restart nodefence`"
+        "journalctl -u nodefence -p warning  # the error (in a pod: crictl logs); then `systemctl restart nodefence` (crictl stop)"
     }
     "NF17" MapsNotCompared Limits {
         "the maps could not be compared"
         "The agent compares its maps every ten minutes with what it has written. The last comparison was given up."
         "Nothing, unless somebody else changes the maps: that would stay unseen."
-        "journalctl -u nodefence -p warning  # the error"
+        "journalctl -u nodefence -p warning  # the error (in a pod: crictl logs)"
     }
     "NF18" MapsChanged Past {
         "somebody else changed the maps"
@@ -180,7 +180,7 @@ codes! {
         "backends do not fit in the maps"
         "There are more backends than the map has room for (--max-backends)."
         "Traffic to backends that do not fit is not cut."
-        "echo NODEFENCE_MAX_BACKENDS=ROOM >> /etc/default/nodefence && systemctl restart nodefence  # in a container, set the variable there"
+        "echo NODEFENCE_MAX_BACKENDS=ROOM >> /etc/default/nodefence && systemctl restart nodefence  # in a pod: the variable in the chart's agent.extraEnv"
     }
     "NF20" PortsBeyondMaps Fails {
         "host-network ports do not fit in the maps"
@@ -234,7 +234,7 @@ codes! {
         "IPVS could not be read or changed"
         "The kernel's tables of IPVS, or the ledger of what was drained, could not be read or written."
         "New connections still go to flagged nodes and are refused there, unless rescue sends them elsewhere."
-        "ipvsadm -Ln | head; journalctl -u nodefence -p warning  # does IPVS answer? the log has the error"
+        "ipvsadm -Ln | head; journalctl -u nodefence -p warning  # does IPVS answer? the log (in a pod: crictl logs) has the error"
     }
     "NF29" DestinationsFail Fails {
         "IPVS destinations could not be changed"
@@ -258,7 +258,7 @@ codes! {
         "the API server does not answer"
         "A watch of the API server has ended, and could not be begun again. The agent tries again and again, with pauses of up to a minute. The last good view holds."
         "Flagged nodes stay cut, and flags are carried out. New pods and nodes are not known, and traffic to them is not cut."
-        "journalctl -u nodefence | grep api-server  # the error; does the API server answer from this node?"
+        "journalctl -u nodefence | grep api-server  # the error (in a pod: crictl logs); does the API server answer from this node?"
     }
     "NF33" OrdersNotTaken Fails {
         "flags or settings of the cluster are not carried out"

@@ -1,7 +1,9 @@
 //! The chart's admission policy, in a real API server.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
-use nodefence_tests::client::wait_until;
+use nodefence_tests::{client::wait_until, kube::orders::in_time};
 use serde_json::{Value, json};
 
 use crate::{
@@ -41,7 +43,15 @@ fn flags_have_a_bound_and_their_author_s_name() -> Result<()> {
         ensure!(error.is_none(), "{name}: {error:?}");
     }
     let error = refused(&flag("others", json!({"by": "somebody"}))).context("it was taken")?;
-    ensure!(error.contains("another name than that of the requester") && error.contains("admin"), "{error}");
+    ensure!(error.contains("another name than that of the requester"), "{error}");
+    ensure!(error.contains("expected none, or admin"), "{error}");
+    // The bound is a day after the creation.
+    let day = Duration::from_secs(24 * 3_600);
+    let minute = Duration::from_secs(60);
+    for (until, taken) in [(day - minute, true), (day + minute, false)] {
+        let error = refused(&flag("a-day", json!({"long": false, "until": in_time(until)})));
+        ensure!(error.is_none() == taken, "{until:?}: {error:?}");
+    }
 
     let changed = |name: &str, more: Value| {
         let result = control.api.apply(&format!("{FLAGS}/{name}"), &flag(name, more));
@@ -51,7 +61,11 @@ fn flags_have_a_bound_and_their_author_s_name() -> Result<()> {
         let error = changed(name, json!({"by": by})).with_context(|| format!("{name}: it was taken"))?;
         ensure!(error.contains("spec.by cannot be changed"), "{error}");
     }
-    let error = changed("mine", json!({"by": "admin", "reason": "disk"}));
+    for more in [json!({"by": "admin", "node": "node-z"}), json!({"by": "admin", "uid": "another"})] {
+        let error = changed("mine", more.clone()).with_context(|| format!("{more}: it was taken"))?;
+        ensure!(error.contains("spec.node and spec.uid cannot be changed"), "{more}: {error}");
+    }
+    let error = changed("mine", json!({"by": "admin", "reason": "disk", "force": true}));
     ensure!(error.is_none(), "{error:?}");
     let error = changed("short", json!({"long": false})).context("it was taken")?;
     ensure!(error.contains("more than 24 hours"), "{error}");

@@ -77,3 +77,14 @@ fn each_alert_has_a_toggle_that_removes_it_alone() -> Result<()> {
     ensure!(all == toggles, "{all:?} {toggles:?}");
     Ok(())
 }
+
+/// An upgrade with the values of an earlier chart has no toggle for an alert that is new.
+#[test]
+fn an_alert_without_a_toggle_is_there() -> Result<()> {
+    let all = names(&rules(&[])?)?;
+    for missing in ["alerts.rules.NodefenceBlind=null", "alerts.rules=null"] {
+        let left = names(&rules(&["--set", missing])?)?;
+        ensure!(left == all, "{missing}: {left:?}");
+    }
+    Ok(())
+}

@@ -12,6 +12,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use nodefence_tests::{bin_path, nodefence_command};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use helm::{ALL, chart, helm, names, render, text};
 use objects::{args, containers, find, pod_specs};
@@ -191,6 +192,18 @@ fn the_agents_pod_is_as_it_must_be() -> Result<()> {
     ] {
         ensure!(pod[field] == value, "{field}: {}", pod[field]);
     }
+    for (part, container, cpu) in
+        [("agent", &pod["containers"][0], "250m"), ("guard", &pod["initContainers"][0], "50m")]
+    {
+        let requested = &container["resources"]["requests"]["cpu"];
+        ensure!(requested == cpu, "{part}: {requested}");
+        // The page has the reason.
+        let reason = include_str!("../../../docs/design/actors.md");
+        ensure!(
+            reason.contains(&format!("{cpu} for the {part}")),
+            "docs/design/actors.md does not say {cpu} for the {part}"
+        );
+    }
     // With the settings of the probe, a pod counts as available some seconds after its own agent has taken over.
     ensure!(agent["spec"]["minReadySeconds"] == 5, "{agent:#}");
     let probe = &pod["containers"][0]["readinessProbe"];
@@ -233,6 +246,11 @@ fn the_profile_decides_what_the_agents_containers_may_do() -> Result<()> {
     for (context, wanted) in of(&["--set", "agent.profile=unprivileged"])?.iter().zip(wanted) {
         ensure!(context["privileged"].is_null() && context["allowPrivilegeEscalation"] == false, "{context}");
         ensure!(context["capabilities"] == json!({ "drop": ["ALL"], "add": wanted }), "{context}");
+    }
+    let add = "agent.profile=unprivileged,agent.securityContext.capabilities.add={BPF,PERFMON}";
+    for context in of(&["--set", add])? {
+        let wanted = json!({ "drop": ["ALL"], "add": ["BPF", "PERFMON"] });
+        ensure!(context["capabilities"] == wanted, "docs/security.md: the list is replaced: {context}");
     }
     for context in of(&["--set", "agent.securityContext.appArmorProfile.type=Unconfined"])? {
         ensure!(
@@ -277,6 +295,39 @@ fn the_digest_and_what_a_user_adds_take_effect() -> Result<()> {
     let agent = &template["spec"]["containers"][0];
     ensure!(args(agent).iter().any(|word| word == "--proxy=ipvs"), "{agent:#}");
     ensure!(args(agent).iter().any(|word| word == "--http=192.0.2.7:9478"), "{agent:#}");
+    Ok(())
+}
+
+/// The notes that helm prints.
+fn notes(more: &[&str]) -> Result<String> {
+    let copy = TempDir::with_prefix("nodefence-notes-")?;
+    let status = Command::new("cp").arg("-r").arg(chart()).arg(copy.path()).status()?;
+    ensure!(status.success(), "cp: {status}");
+    let folder = copy.path().join("nodefence");
+    let text = fs::read_to_string(folder.join("templates/NOTES.txt"))?;
+    // `helm template` leaves the notes out, so they become a value of an object.
+    let name = "templates/notes.yaml";
+    let object = format!(
+        "{{{{- define \"notes\" }}}}{text}{{{{ end }}}}kind: Notes\ntext: {{{{ include \"notes\" . | quote }}}}\n"
+    );
+    fs::write(folder.join(name), object)?;
+    let mut args =
+        vec!["template", "nodefence", folder.to_str().context("path")?, "--namespace", "nodefence"];
+    args.extend(["--kube-version", helm::KUBERNETES, "--show-only", name]);
+    args.extend(more);
+    let object: Value = serde_saphyr::from_str(&helm(&args)?)?;
+    Ok(object["text"].as_str().context("no notes")?.to_owned())
+}
+
+/// After an upgrade agents do what the settings say, which may be to cut.
+#[test]
+fn the_notes_say_only_after_an_install_that_nothing_is_cut() -> Result<()> {
+    let (installed, upgraded) = (notes(&[])?, notes(&["--is-upgrade"])?);
+    let said = |notes: &str| {
+        notes.contains("Nothing is cut yet") || notes.contains("kubectl nodefence mode observe")
+    };
+    ensure!(said(&installed) && !said(&upgraded), "{installed}\n{upgraded}");
+    ensure!(upgraded.contains("kubectl get nodemembers,nodeflags,nodefencesettings"), "{upgraded}");
     Ok(())
 }
 

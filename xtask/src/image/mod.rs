@@ -3,6 +3,7 @@
 mod again;
 mod layout;
 mod program;
+mod stage;
 mod zig;
 
 use std::fs;
@@ -18,6 +19,7 @@ use crate::setup::need::Need;
 use crate::workspace::Workspace;
 pub(crate) use layout::{REPOSITORY, sum, tar};
 pub(crate) use program::Machine;
+pub(crate) use stage::stage;
 
 /// The wanted image.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use tally::Stage;
 
 use crate::setup::need::Need;
 use crate::workspace::Workspace;
-use crate::{assets, cluster, process, setup, vm};
+use crate::{assets, cluster, image, process, setup, vm};
 
 /// Which tests to run.
 #[derive(Debug, Clone)]
@@ -83,6 +83,9 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     }
     if has_cluster {
         stages.push(cluster::stage()?);
+    }
+    if filter.is_none() && scope == Scope::All {
+        stages.push(image::stage()?);
     }
     if let Some(part) = filter.filter(|_| stages.iter().all(|stage| stage.passed + stage.failures.len() == 0))
     {
