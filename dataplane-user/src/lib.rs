@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod causes;
+mod read;
 mod replace;
 
 pub mod agent;

@@ -42,6 +42,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ENDED: Duration = Duration::from_secs(1);
 /// The promised time in which the old agent opens its port again, once the newcomer is gone.
 const OPEN_AGAIN: Duration = Duration::from_secs(6);
+/// For how long nobody must have had the node before an agent that stands by takes it again.
+const VACANT: Duration = Duration::from_secs(10);
+/// How much longer it may take until that agent starts anew: it looks four times a second.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// The node of both pods.
 struct Node {
@@ -80,7 +84,7 @@ impl Node {
 
     fn cli(&self, args: &[&str], pod: Option<&str>) -> Result<Output> {
         let mut command = nodefence_command()?;
-        command.args(args).arg("--socket").arg(self.socket());
+        command.args(args).arg("--run-dir").arg(self.folder.path().join("run"));
         if let Some(uid) = pod {
             command.env("NODEFENCE_POD_UID", uid);
         }
@@ -178,9 +182,22 @@ impl Pod {
     }
 
     fn says(&self, event: &str) -> Result<()> {
-        let event = format!("event=\"{event}\"");
-        let said = wait_until(&event, LIMIT, || self.log().contains(&event));
+        self.says_times(event, 1)
+    }
+
+    /// As [`Pod::says`], with the number of its lines.
+    fn says_times(&self, event: &str, times: usize) -> Result<()> {
+        let said = wait_until(event, LIMIT, || self.count(event) >= times);
         said.map(drop).with_context(|| self.log())
+    }
+
+    fn count(&self, event: &str) -> usize {
+        self.log().matches(&format!("event=\"{event}\"")).count()
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.proc.signal(Signal::SIGKILL)?;
+        self.proc.wait(LIMIT).map(drop)
     }
 
     /// What the process has open of BPF, and in the run folder.
@@ -331,6 +348,107 @@ fn an_agent_that_is_off_hands_over_and_stands_by() -> Result<()> {
     old.end()?;
     ensure!(node.cli(&["on"], None)?.status.success(), "{}", new.log());
     Ok(())
+}
+
+/// As where a rollout is rolled back in its middle.
+#[test]
+fn a_pod_that_was_taken_from_takes_the_node_again_once_nobody_has_it() -> Result<()> {
+    let node = Node::new()?;
+    let mut old = node.pod("old")?;
+    old.tell()?;
+    node.await_ready(&old, "old")?;
+    node.flag()?;
+    let mut new = node.pod("new")?;
+    new.tell()?;
+    node.await_ready(&new, "new")?;
+    old.stands_by()?;
+    new.kill()?;
+    let gone = Instant::now();
+    let why = node.ready("old")?.err().context("the old pod is ready, and no agent runs")?;
+    ensure!(why.contains("took over from pod old") && why.contains("had it for 10s"), "{why}");
+    let why = node.ready("new")?.err().context("the new pod is ready, and no agent runs")?;
+    ensure!(!why.contains("stands by"), "{why}");
+    wait_within("an agent that stands by takes the node again", VACANT + LOOKS, gone, || {
+        old.count("takes-again") > 0
+    })
+    .with_context(|| old.log())?;
+    ensure!(gone.elapsed() > VACANT - LOOKS, "{:?}: {}", gone.elapsed(), old.log());
+    // It is the same process, and reads what comes from now on.
+    old.says_times("view-awaited", 2)?;
+    old.tell()?;
+    node.await_ready(&old, "old")?;
+    ensure!(node.holder()? == old.pid());
+    node.await_port(Some(&old))?;
+    node.is_cut()?;
+    let status = String::from_utf8(node.cli(&["status"], None)?.stdout)?;
+    ensure!(status.contains("pod old took this node again at "), "{status}");
+
+    // The pod that was gone is started again, and takes over as before.
+    let mut new = node.pod("new")?;
+    new.tell()?;
+    node.await_ready(&new, "new")?;
+    old.says_times("stands-by", 2)?;
+    node.is_cut()?;
+    let status = String::from_utf8(node.cli(&["status"], None)?.stdout)?;
+    ensure!(!status.contains("took this node again"), "{status}");
+    old.end()
+}
+
+/// The new pod's agent fails again and again, and its container is started again soon enough.
+#[test]
+fn a_new_pod_that_comes_back_in_time_finds_the_node_free() -> Result<()> {
+    let node = Node::new()?;
+    let mut old = node.pod("old")?;
+    old.tell()?;
+    node.await_ready(&old, "old")?;
+    let mut new = node.pod("new")?;
+    new.tell()?;
+    node.await_ready(&new, "new")?;
+    old.stands_by()?;
+    new.kill()?;
+    // Together longer than the old pod's agent waits. Each of these has the lock, and ends before it runs.
+    let begun = Instant::now();
+    let mut starts = new.count("view-awaited");
+    while begun.elapsed() < VACANT + VACANT / 2 {
+        let mut failing = node.pod("new")?;
+        starts += 1;
+        failing.says_times("view-awaited", starts)?;
+        failing.kill()?;
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    let mut new = node.pod("new")?;
+    new.tell()?;
+    node.await_ready(&new, "new")?;
+    ensure!(node.holder()? == new.pid());
+    ensure!(old.count("takes-again") == 0, "{}", old.log());
+    old.end()
+}
+
+/// Two agents that live do not take over from each other in turn, however long the old one waits.
+#[test]
+fn an_agent_that_lives_is_never_taken_from_by_one_that_stands_by() -> Result<()> {
+    let node = Node::new()?;
+    let vacant = ["--vacant-for", "1s"];
+    let mut old = node.start("old", &[&["--pod-uid", "old"], &vacant[..]].concat())?;
+    old.tell()?;
+    node.await_ready(&old, "old")?;
+    // This one stands still for a while once it has the node: it has the lock all the same.
+    let mut new = node.start("new", &[&["--pod-uid", "new"], &vacant[..]].concat())?;
+    new.tell()?;
+    node.await_ready(&new, "new")?;
+    old.stands_by()?;
+    new.proc.signal(Signal::SIGSTOP)?;
+    std::thread::sleep(Duration::from_secs(3));
+    new.proc.signal(Signal::SIGCONT)?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(old.count("takes-again") == 0 && new.count("stands-by") == 0, "{}\n{}", old.log(), new.log());
+    // A newcomer that waits for its view is not disturbed either, though nobody has the lock.
+    let newest = node.pod("newest")?;
+    node.await_port(None)?;
+    new.kill()?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(old.count("takes-again") == 0, "{}\n{}", old.log(), newest.log());
+    old.end()
 }
 
 /// As an agent that a service manager runs.

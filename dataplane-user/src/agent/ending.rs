@@ -13,9 +13,6 @@ pub(super) const WIND_UP: Duration = Duration::from_secs(1);
 /// The advice where another agent runs.
 pub(super) const ADVICE: &str = "end it, or start this one with --take-over";
 
-/// Why an agent ends whose place another one takes.
-pub(super) const TAKEN_OVER: &str = "another agent takes over";
-
 /// What follows the agent's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -25,6 +22,41 @@ pub enum Ended {
     HandedOver,
     /// The same program is to run in this process anew: the agent was turned on, or off before it ran.
     Anew,
+}
+
+/// Why an agent ends, or a start ends before the agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// A signal came: its name.
+    Signal(&'static str),
+    /// Another agent takes the place of this one.
+    TakenOver,
+    /// Somebody turned the agent off before it ran: a command that finds no socket writes the file itself.
+    TurnedOff,
+    /// The settings in the API server turned the agent off before it ran.
+    OffBySettings,
+}
+
+impl Reason {
+    /// The reason in words.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Signal(name) => name,
+            Self::TakenOver => "another agent takes over",
+            Self::TurnedOff => "`nodefence off`",
+            Self::OffBySettings => "the settings in the API server",
+        }
+    }
+
+    /// What follows.
+    pub(super) const fn then(self) -> Ended {
+        match self {
+            Self::Signal(_) => Ended::Over,
+            Self::TakenOver => Ended::HandedOver,
+            // The next start finds the file, or the settings.
+            Self::TurnedOff | Self::OffBySettings => Ended::Anew,
+        }
+    }
 }
 
 /// Whether somebody removed the socket, or the run folder with the lock.

@@ -13,6 +13,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
+use super::visible;
 use crate::{last_view, ledger, off};
 
 /// Why this process may not be the agent.
@@ -133,6 +134,8 @@ impl Lock {
                     .and_then(|()| file.rewind())
                     .and_then(|()| writeln!(file, "{}", std::process::id()))
                     .map_err(at(&path, "write the process id into"))?;
+                // For whoever looks without taking. Who cannot see it finds out by taking.
+                let _unseen = visible::own(&file);
                 Ok(Self { file })
             }
             Err((mut file, Errno::EWOULDBLOCK)) => {

@@ -5,17 +5,13 @@
 
 use std::{fs::File, io, os::unix::fs::OpenOptionsExt as _, path::Path, time::Duration};
 
-use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, fcntl},
-    libc,
-};
+use nix::{errno::Errno, libc};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
 
-use super::settings::Settings;
+use super::{settings::Settings, visible};
 
 /// How often the agent that runs looks for a newcomer.
 const LOOK: Duration = Duration::from_millis(250);
@@ -27,18 +23,6 @@ fn open(run_dir: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     options.mode(0o600).custom_flags(libc::O_NONBLOCK).open(run_dir.join("agent.next"))
-}
-
-/// A lock of this kind on the whole file. Locks of open file descriptions (fcntl_locking(2), Linux 3.15) concern other files of the same process too,
-/// and can be looked for without being taken.
-fn whole(kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: libc::c_short::try_from(kind).unwrap_or_default(),
-        l_whence: 0,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
 }
 
 /// Held by a newcomer until it has the lock of the run folder.
@@ -58,13 +42,14 @@ impl Announcement {
         made.ok()
     }
 
+    /// Locks the file.
     ///
     /// # Errors
     /// Where the file cannot be opened or locked.
-    fn make(run_dir: &Path) -> io::Result<Self> {
+    pub(super) fn make(run_dir: &Path) -> io::Result<Self> {
         let file = open(run_dir)?;
         // Several newcomers may wait at once.
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole(libc::F_RDLCK)))?;
+        visible::share(&file)?;
         Ok(Self { _file: file })
     }
 }
@@ -83,10 +68,8 @@ impl Newcomers {
     }
 
     /// Whether a newcomer waits.
-    fn waits(&self) -> Result<bool, Errno> {
-        let mut lock = whole(libc::F_WRLCK);
-        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock))?;
-        Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+    pub(super) fn waits(&self) -> Result<bool, Errno> {
+        visible::is_locked(&self.file)
     }
 
     /// Closes what `open` opens while a newcomer waits, and for a while after it is gone.

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     beat::Beat,
-    ending::{ADVICE, Ended, TAKEN_OVER, WIND_UP, lost},
+    ending::{ADVICE, Ended, Reason, WIND_UP, lost},
     lock::Lock,
     notify::Notifier,
     signals::Signals,
@@ -31,9 +31,9 @@ use crate::{
     report::{ErrorKind, Failure, OffKind, OffReport, OffRow, OnReport},
 };
 use answers::{OffRequests, flags};
-pub(super) use by_settings::{follow, kept};
+pub(super) use by_settings::{follow, in_time, kept};
 pub(super) use house::{House, Stand};
-pub(super) use starting::{Ends, OFF_BY_SETTINGS, TURNED_OFF};
+pub(super) use starting::Ends;
 use switch::{News, Turn};
 pub(super) use switch::{Switch, Turns, Why};
 use undo::{Undone, undo};
@@ -154,7 +154,7 @@ impl OffAgent {
             tokio::select! {
                 biased;
                 why = signals.come() => break Ok((Ended::Over, why)),
-                () = handed_over.cancelled() => break Ok((Ended::HandedOver, TAKEN_OVER)),
+                () = handed_over.cancelled() => break Ok((Ended::HandedOver, Reason::TakenOver.text())),
                 () = lost(server, lock, &settings.run_dir) => break Err(self.write_down().await),
                 fallen = crew.falls() => break Err(fallen.into()),
                 news = self.turns.news() => match news {

@@ -2,20 +2,20 @@
 //!
 //! The kubelet starts a container again that ended, with the same arguments. While a new pod is beside an old one, the old pod's agent would take over
 //! from the new one, and the new one from the old one, for ever. So an agent of a pod that was taken over from never takes over again. It stands by until
-//! its pod is deleted.
+//! its pod is deleted, or until nobody has the node any more (`stand_by`).
 //!
 //! Whoever gets the lock of the run folder writes the file, so that a pod is named there also if its agent was killed before it could hand over.
 
 use std::{
-    fs::{self, File},
-    io::{self, Read as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{settings::Settings, threads::Crew};
-use crate::replace::replace;
+use crate::{read::read, replace::replace, report::PodRow};
 
 /// The longest file that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -33,6 +33,9 @@ struct Pods {
     /// The pods that were taken over from, the latest one last.
     #[serde(default)]
     handed_over: Vec<String>,
+    /// When the holder took the node again, after another agent had taken over from it and was gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again: Option<Timestamp>,
 }
 
 impl Pods {
@@ -43,11 +46,20 @@ impl Pods {
             handed_over.retain(|known| known != before);
             handed_over.push(before.to_owned());
         }
-        // Only an agent that was not in the list may get the lock. Where the list could not be read, it was in none.
+        // Only an agent that is not in the list takes over. Where the list could not be read, it was in none.
         handed_over.retain(|known| Some(known.as_str()) != pod);
         let surplus = handed_over.len().saturating_sub(REMEMBERED);
         handed_over.drain(..surplus);
-        Self { version: VERSION, holder: pod.map(str::to_owned), handed_over }
+        let again = self.again.filter(|_| self.holder.as_deref() == pod);
+        Self { version: VERSION, holder: pod.map(str::to_owned), handed_over, again }
+    }
+
+    /// The content after the agent of this pod found that nobody has the node any more. The agent that is gone was not taken over from: where its pod
+    /// is started again, it takes over as before.
+    fn again(&self, pod: &str, now: Timestamp) -> Self {
+        let mut handed_over = self.handed_over.clone();
+        handed_over.retain(|known| known != pod);
+        Self { version: VERSION, holder: Some(pod.to_owned()), handed_over, again: Some(now) }
     }
 }
 
@@ -93,21 +105,15 @@ impl PodsFile {
 
     /// The content. `None` where there is no file.
     fn read(&self) -> io::Result<Option<Pods>> {
-        // O_NONBLOCK: opening a pipe that has no writer must not hang.
-        let mut options = File::options();
-        std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), nix::libc::O_NONBLOCK);
-        let file = match options.open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text)?;
-        Ok(Some(serde_json::from_str(&text)?))
+        match read(&self.path, MAX_BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => Ok(Some(serde_json::from_slice(&text?)?)),
+        }
     }
 
     /// Whether this pod was taken over from. Where the file cannot be read, it was not: a node without an agent is worse than two agents that take
     /// turns.
-    fn was_taken_from(&self, pod: &str) -> bool {
+    pub(super) fn was_taken_from(&self, pod: &str) -> bool {
         match self.read() {
             Ok(pods) => pods.is_some_and(|pods| pods.handed_over.iter().any(|known| known == pod)),
             Err(error) => {
@@ -121,25 +127,36 @@ impl PodsFile {
         tracing::warn!(event = "pods-unread", file = %self.path.display(), %error, "nobody knows from which pods others took over");
     }
 
-    /// Notes that an agent of this pod has the lock.
-    fn note(&self, pod: Option<&str>) -> io::Result<()> {
-        let before = match self.read() {
+    /// The content before a change. A file that cannot be read is written anew.
+    fn before(&self) -> Option<Pods> {
+        match self.read() {
             Ok(before) => before,
             Err(error) => {
                 self.damaged(&error);
                 Some(Pods::default())
             }
-        };
+        }
+    }
+
+    /// Notes that an agent of this pod has the lock.
+    fn note(&self, pod: Option<&str>) -> io::Result<()> {
+        let before = self.before();
         // Agents in no pod leave no file.
         if before.is_none() && pod.is_none() {
             return Ok(());
         }
         let before = before.unwrap_or_default();
         let after = before.after(pod);
-        if after == before {
-            return Ok(());
-        }
-        replace(&self.path, &self.aside(), &serde_json::to_vec(&after)?)
+        if after == before { Ok(()) } else { self.write(&after) }
+    }
+
+    /// Notes that the agent of this pod, which was taken over from, takes the node again. The caller has the lock.
+    pub(super) fn take_again(&self, pod: &str) -> io::Result<()> {
+        self.write(&self.before().unwrap_or_default().again(pod, Timestamp::now()))
+    }
+
+    fn write(&self, pods: &Pods) -> io::Result<()> {
+        replace(&self.path, &self.aside(), &serde_json::to_vec(pods)?)
     }
 }
 
@@ -147,6 +164,15 @@ impl PodsFile {
 pub(super) fn taken_from(settings: &Settings) -> Option<&str> {
     let pod = settings.pod_uid.as_deref()?;
     PodsFile::new(&settings.run_dir).was_taken_from(pod).then_some(pod)
+}
+
+/// This agent's pod, and when it took the node again.
+pub(super) fn row(settings: &Settings) -> Option<PodRow> {
+    let uid = settings.pod_uid.clone()?;
+    // That a file cannot be read was told before.
+    let pods = PodsFile::new(&settings.run_dir).read().ok().flatten();
+    let took_again = pods.filter(|pods| pods.holder.as_ref() == Some(&uid)).and_then(|pods| pods.again);
+    Some(PodRow { uid, took_again })
 }
 
 /// Notes that this agent has the lock, beside all else: no disk holds the start up.
@@ -193,6 +219,24 @@ mod tests {
         fs::create_dir(&file.path).unwrap();
         let error = file.remove().unwrap_err().to_string();
         assert!(error.starts_with("cannot remove ") && error.contains("agent.pods.json: "), "{error}");
+    }
+
+    #[test]
+    fn a_pod_takes_the_node_again_and_the_one_that_is_gone_may_take_over_from_it_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = PodsFile::new(folder.path());
+        for pod in ["older", "old", "new"] {
+            file.note(Some(pod)).unwrap();
+        }
+        file.take_again("old").unwrap();
+        assert!(!file.was_taken_from("old") && !file.was_taken_from("new") && file.was_taken_from("older"));
+        let at = pods(&file).again.unwrap();
+        // It starts anew, and its container may be started again.
+        file.note(Some("old")).unwrap();
+        assert_eq!(pods(&file).again, Some(at));
+        file.note(Some("new")).unwrap();
+        assert!(file.was_taken_from("old") && !file.was_taken_from("new"));
+        assert_eq!(pods(&file).again, None);
     }
 
     #[test]

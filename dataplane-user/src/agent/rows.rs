@@ -259,6 +259,7 @@ pub(super) fn status(shown: &Shown) -> Status {
         pid: std::process::id().cast_signed(),
         started: whole_seconds(shown.started),
         node: sight.own_node.to_string(),
+        pod: shown.rows.pod.clone(),
         mode: world.held.mode,
         mode_set: Some(shown.mode_set(&world)),
         settings: settings_row(shown.rows.orders.as_ref(), &world, now),

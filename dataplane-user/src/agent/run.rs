@@ -8,20 +8,20 @@ use tokio::sync::watch;
 
 use super::{
     actors::{self, Others, Theirs},
-    ending::{ADVICE, Ended, TAKEN_OVER, WIND_UP, is_lost, lost},
+    ending::{ADVICE, Ended, Reason, WIND_UP, is_lost, lost},
     inbox::Inbox,
     lock::{Lock, LockError},
     mode,
     newcomer::Announcement,
     notify::Notifier,
-    off::{self, Ends, House, OFF_BY_SETTINGS, OffAgent, Stand, Switch, TURNED_OFF, Turns, Why},
+    off::{self, Ends, House, OffAgent, Stand, Switch, Turns, Why},
     phase::Phase,
     pods, preflight,
     settings::Settings,
     signals::Signals,
     source::{Followed, Source},
     stages::Stages,
-    stand_by::stand_by,
+    stand_by::StandBy,
     start::{Inherited, Known, Opened, open, take_over},
     tables::TablesRow,
     threads::{Crew, Fallen},
@@ -31,7 +31,7 @@ use crate::{
     dataplane::probe::{Findings, Present},
     enforce::Input,
     off::{OffFile, Owner},
-    report::{OffRow, Server},
+    report::{OffRow, PodRow, Server},
 };
 
 /// How long the end waits at most until flags are saved whose folder was removed.
@@ -60,12 +60,15 @@ async fn live(settings: Settings, source: Source, house: &Crew) -> anyhow::Resul
     // The agent's files and its socket are closed to other users from their first moment on.
     umask(FileMode::from_bits_truncate(0o077));
     let mut signals = Signals::new()?;
-    if let Some(pod) = pods::taken_from(&settings) {
-        return Ok(stand_by(pod, &mut signals).await);
+    let stand_by = StandBy::of(&settings);
+    if let Some(stand_by) = &stand_by
+        && pods::taken_from(&settings).is_some()
+    {
+        return Ok(stand_by.wait(house, &mut signals).await);
     }
-    let pod = settings.pod_uid.clone();
+    let pod = pods::row(&settings);
     let mut ends = Ends::new(&mut signals, OffFile::new(&settings.run_dir));
-    let started = start(settings, source, &mut ends, house, &mut stages).await?;
+    let started = start(settings, pod, source, &mut ends, house, &mut stages).await?;
     stages.over();
     let ended = match started {
         Started::Runs(agent) => agent.run(&mut signals).await?,
@@ -80,15 +83,14 @@ async fn live(settings: Settings, source: Source, house: &Crew) -> anyhow::Resul
         Started::Not(why) => {
             tracing::info!(
                 event = "ended-before-start",
-                why,
+                why = why.text(),
                 "the agent was told to end before it ran; verdicts that it renewed lapse in 3 s"
             );
-            // The next start finds the file, or the settings.
-            if [TURNED_OFF, OFF_BY_SETTINGS].contains(&why) { Ended::Anew } else { Ended::Over }
+            why.then()
         }
     };
-    Ok(match (ended, pod) {
-        (Ended::HandedOver, Some(pod)) => stand_by(&pod, &mut signals).await,
+    Ok(match (ended, stand_by) {
+        (Ended::HandedOver, Some(stand_by)) => stand_by.wait(house, &mut signals).await,
         (ended, _) => ended,
     })
 }
@@ -105,7 +107,7 @@ enum Started {
         switch: Switch,
     },
     /// The start was told to end.
-    Not(&'static str),
+    Not(Reason),
 }
 
 /// An agent that runs.
@@ -118,6 +120,7 @@ struct Agent {
 
 async fn start(
     settings: Settings,
+    pod: Option<PodRow>,
     source: Source,
     ends: &mut Ends<'_>,
     house: &Crew,
@@ -214,7 +217,7 @@ async fn start(
     drop(announced);
     // The other agent may have been turned off meanwhile.
     if OffFile::new(&settings.run_dir).is_there() {
-        return Ok(Started::Not(TURNED_OFF));
+        return Ok(Started::Not(Reason::TurnedOff));
     }
     let server = Server::bind(settings.socket.clone())?;
     let mut house = House::new(house.clone(), Arc::new(settings.clone()), lock, server);
@@ -274,7 +277,7 @@ async fn start(
     );
     let flags_problem = store.problem.clone();
     let writing = Arc::clone(&store.writing);
-    let rows = Rows { source, orders, tables, flags_problem, writing, routes, neighbours };
+    let rows = Rows { source, pod, orders, tables, flags_problem, writing, routes, neighbours };
     let builds = Arc::clone(&shared.builds);
     let handed_over = house.handed_over.clone();
     let requests = actors::requests(shared, rows, audit, started, switch.clone(), handed_over);
@@ -338,7 +341,7 @@ impl Seen {
 
 /// Why an agent that runs does not go on.
 enum Next {
-    End(&'static str),
+    End(Reason),
     Off(Why),
 }
 
@@ -352,8 +355,8 @@ impl Agent {
         let next = tokio::select! {
             // The order matters: a thread that ends once the agent was told to end is no fault.
             biased;
-            why = signals.come() => Ok(Next::End(why)),
-            () = house.handed_over.cancelled() => Ok(Next::End(TAKEN_OVER)),
+            name = signals.come() => Ok(Next::End(Reason::Signal(name))),
+            () = house.handed_over.cancelled() => Ok(Next::End(Reason::TakenOver)),
             () = lost(&house.server, &house.lock, run_dir) => Err(write_down(&settings, &inbox, &mut house.lock).await),
             fallen = fallen(&phase.crew, &house.crew) => match is_lost(&house.server, &house.lock, run_dir) {
                 // A thread or task noticed first that files are gone.
@@ -385,7 +388,7 @@ impl Agent {
         match &ended {
             Ok(why) => tracing::info!(
                 event = "ended",
-                why,
+                why = why.text(),
                 "the agent ends; the dataplane stays, verdicts lapse in 3 s"
             ),
             Err(error) => {
@@ -396,7 +399,7 @@ impl Agent {
                 );
             }
         }
-        ended.map(|why| if why == TAKEN_OVER { Ended::HandedOver } else { Ended::Over })
+        ended.map(Reason::then)
     }
 }
 

@@ -90,6 +90,8 @@ pub struct Settings {
     pub http: Option<SocketAddr>,
     /// The pod that the agent runs in. `None`: in no pod.
     pub pod_uid: Option<String>,
+    /// For how long nobody must have had the node before an agent that stands by takes it again.
+    pub vacant: Duration,
     /// Whether to take over from an agent that runs.
     pub take_over: bool,
     /// The log's filter, and how many lines were lost.

@@ -146,9 +146,10 @@ impl Begun {
             Self::Kubernetes(kubernetes, settings_end) => {
                 let here = Handle::current();
                 // kube waits for programs and files that have credentials on the calling thread.
+                let with = kubernetes.clone();
                 let opening =
                     crew.blocking("kubernetes", move || here.block_on(kubernetes.watch(settings_end)));
-                let (objects, ends, watches) = opening.await??;
+                let (objects, ends, watches) = off::in_time(&with, opening).await???;
                 let waits = Orders::Waits(ends);
                 orders = Some(match bridging {
                     Some(verdicts) => Orders::Told(waits.begin(verdicts)),

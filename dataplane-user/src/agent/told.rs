@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{store::Writing, tables::TablesRow};
 use crate::{
-    report::{ConflictRow, InterfaceRow, NeighbourRow, ReadingRow},
+    report::{ConflictRow, InterfaceRow, NeighbourRow, PodRow, ReadingRow},
     source::OrdersRow,
 };
 
@@ -53,6 +53,8 @@ pub(super) struct RoutesRow {
 /// The reading ends of the rows.
 pub(super) struct Rows {
     pub(super) source: watch::Receiver<SourceRow>,
+    /// The pod that the agent runs in.
+    pub(super) pod: Option<PodRow>,
     /// What the API server says of flags and settings; `None` where the source is another.
     pub(super) orders: Option<watch::Receiver<OrdersRow>>,
     pub(super) tables: watch::Receiver<TablesRow>,

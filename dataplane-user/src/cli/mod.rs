@@ -21,6 +21,7 @@ mod needs;
 mod nodes;
 mod off;
 mod output;
+mod ready;
 #[cfg(test)]
 mod reference;
 mod replacement;

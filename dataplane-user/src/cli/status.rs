@@ -13,7 +13,9 @@ use super::{
 use crate::{
     dataplane::XdpStatus,
     plan::Mode,
-    report::{Beside, ClusterRow, DrainRow, Health, InterfaceRow, NodeRow, Status, StatusReport, seconds},
+    report::{
+        Beside, ClusterRow, DrainRow, Health, InterfaceRow, NodeRow, PodRow, Status, StatusReport, seconds,
+    },
 };
 
 pub(super) fn status(report: &StatusReport, format: Format) -> String {
@@ -52,6 +54,9 @@ fn lines(status: &Status) -> Vec<(String, String)> {
             status.proxy
         ),
     );
+    if let Some(again) = status.pod.as_ref().and_then(PodRow::again) {
+        line("", again);
+    }
     // Where the agent observes, the first line of the status says so.
     let changed = status.mode_set.as_ref().filter(|_| status.mode == Mode::Enforce);
     if let Some(changed) = changed.and_then(adjust::changed) {

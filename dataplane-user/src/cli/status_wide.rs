@@ -11,8 +11,8 @@ use super::{
 use crate::{
     plan::Mode,
     report::{
-        Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, RescueRow, StaleRow, Status,
-        seconds,
+        Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, PodRow, RescueRow, StaleRow,
+        Status, seconds,
     },
 };
 
@@ -118,6 +118,9 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     line("Agent", format!("{} (process {}), since {}", status.version, status.pid, status.started));
+    if let Some(again) = status.pod.as_ref().and_then(PodRow::again) {
+        line("", again);
+    }
     line("Node", status.node.clone());
     line("Mode", format!("{:?}, answer {:?}", status.mode, status.answer).to_lowercase());
     if let Some(changed) = status.mode_set.as_ref().and_then(adjust::changed) {

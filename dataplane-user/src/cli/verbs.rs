@@ -22,12 +22,14 @@ use super::{
     nodes::nodes,
     off,
     output::{print, put, say, warn},
+    ready::no_answer,
     status, tables,
     values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
     agent::{
-        self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, PodsFile, Settings, Source, own_folder,
+        self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, PodsFile, Settings, Source, VACANT,
+        own_folder,
     },
     controller, dataplane,
     drain::{self, GuardKind},
@@ -122,7 +124,8 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
         }
         Verb::Counters => caller.list::<CounterRow>(&Request::Counters, tables::counters)?,
         Verb::Status(StatusArgs { ready: true, pod_uid, .. }) => {
-            let _pid: u32 = caller.answer(&Request::Ready { pod_uid })?;
+            let asked = caller.answer::<u32>(&Request::Ready { pod_uid: pod_uid.clone() });
+            asked.map_err(|error| no_answer(error, &cli.run_dir, pod_uid.as_deref()))?;
         }
         Verb::Status(StatusArgs { check, ready: false, .. }) => {
             let report = match caller.answer::<OrOff<Status>>(&Request::Status)? {
@@ -398,6 +401,7 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
         socket: cli.socket(),
         http: args.http,
         pod_uid: args.pod_uid.clone(),
+        vacant: args.vacant.unwrap_or(VACANT),
         take_over: args.take_over,
         log,
     }

@@ -1,13 +1,13 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use super::{clock::boot_id, format};
 use crate::{
     enforce::{ClaimSource, Now, Saved},
+    read,
     replace::replace,
 };
 
@@ -135,14 +135,10 @@ impl FlagStore {
     }
 
     fn open(&self) -> io::Result<File> {
-        // O_NONBLOCK: opening a pipe that has no writer must not hang.
-        let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(io::Error::other("is not a regular file; move it away"));
-        }
-        if meta.len() > MAX_BYTES {
-            let text = format!("{} bytes; the limit is {MAX_BYTES}", meta.len());
+        let file = read::open(&self.path)?;
+        let length = file.metadata()?.len();
+        if length > MAX_BYTES {
+            let text = format!("{length} bytes; the limit is {MAX_BYTES}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(file)

@@ -1,7 +1,6 @@
 use std::{
     fs::{self, File},
-    io::{self, BufReader, BufWriter, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{self, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -10,6 +9,7 @@ use crate::{
     cluster::SourceName,
     enforce::Now,
     flags::boot_id,
+    read::{open, read},
     replace::replace_with,
     source::{Kept, Stored, StoredAge},
 };
@@ -94,8 +94,8 @@ impl ViewFile {
             Err(source) => return Err(ViewFileError { path: self.view.clone(), source }),
         };
         let unknown = StoredAge { confirmed: now, before_boot: std::time::Duration::ZERO };
-        let read = format::read(BufReader::with_capacity(PIECE, file), source.key(), unknown);
-        match read {
+        let parsed = format::read(BufReader::with_capacity(PIECE, file), source.key(), unknown);
+        match parsed {
             Ok(view) => Ok(self.aged(view, now)),
             Err(Unread::Others(why)) => Ok(Loaded::Unusable(format!("{} {why}", self.view.display()))),
             Err(Unread::Refused(why)) => Ok(self.reject(&why)),
@@ -119,9 +119,7 @@ impl ViewFile {
 
     /// What the small file says. Without it the view is as old as its own file says.
     fn confirmation(&self) -> Option<Vec<u8>> {
-        let mut text = Vec::new();
-        open(&self.confirmed).ok()?.take(LONGEST_CONFIRMATION).read_to_end(&mut text).ok()?;
-        Some(text)
+        read(&self.confirmed, LONGEST_CONFIRMATION).ok()
     }
 
     fn reject(&self, why: &str) -> Loaded {
@@ -157,15 +155,6 @@ fn bad(path: &Path) -> PathBuf {
 
 fn new(path: &Path) -> PathBuf {
     path.with_extension("json.new")
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    // O_NONBLOCK: opening a pipe that has no writer must not hang.
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is not a regular file; move it away"));
-    }
-    Ok(file)
 }
 
 /// Replaces a file of this module by a new one.

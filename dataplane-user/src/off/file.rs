@@ -1,7 +1,5 @@
 use std::{
-    fs::{self, File},
-    io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -10,7 +8,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Off;
-use crate::replace::{replace, sync_folder};
+use crate::{
+    read::read,
+    replace::{replace, sync_folder},
+};
 
 /// The longest file that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -73,8 +74,8 @@ impl OffFile {
 
     /// The file's content. `None` where there is no file.
     pub fn read(&self) -> Option<Off> {
-        let why = match self.text() {
-            Ok(text) => match serde_json::from_str::<Stored>(&text) {
+        let why = match read(&self.path, MAX_BYTES) {
+            Ok(text) => match serde_json::from_slice::<Stored>(&text) {
                 Ok(Stored { by, since, reason, .. }) => {
                     return Some(Off { by, since: Some(since), reason, problem: None });
                 }
@@ -85,17 +86,6 @@ impl OffFile {
         };
         let problem = format!("{} {why}; it turns the agent off all the same", self.path.display());
         Some(Off { by: "somebody".to_owned(), since: None, reason: String::new(), problem: Some(problem) })
-    }
-
-    fn text(&self) -> io::Result<String> {
-        // O_NONBLOCK: opening a pipe that has no writer must not hang.
-        let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no regular file"));
-        }
-        let mut text = String::new();
-        file.take(MAX_BYTES).read_to_string(&mut text)?;
-        Ok(text)
     }
 
     /// Writes the file, and syncs it to the disk. Returns once a restart of the agent finds it.

@@ -49,7 +49,7 @@ fn a_file_that_cannot_be_understood_counts_and_is_named() {
     fs::remove_file(file.path()).unwrap();
     fs::create_dir(file.path()).unwrap();
     let off = file.read().unwrap();
-    assert!(file.is_there() && off.problem.unwrap().contains("cannot be read: it is no regular file"));
+    assert!(file.is_there() && off.problem.unwrap().contains("cannot be read: is not a regular file"));
     let error = file.remove().unwrap_err().to_string();
     assert!(error.starts_with("cannot remove ") && error.contains("off.json: "), "{error}");
     // A link that leads nowhere is a file all the same.

@@ -16,6 +16,7 @@ mod ipvs;
 mod model;
 mod nodes;
 mod off;
+mod pod;
 mod replacement;
 mod rescue;
 #[cfg(test)]
@@ -44,6 +45,7 @@ pub use model::{
 };
 pub use nodes::NodeList;
 pub use off::{OffKind, OffReport, OffRow, OffState, OffStatus, OnReport, OrOff};
+pub use pod::PodRow;
 pub use replacement::{Beside, ReplacementRow};
 pub use rescue::{OwnRow, OwnState, RescueRow};
 pub use server::{Handler, Peer, Server, ServerError};

@@ -13,6 +13,7 @@ use super::{
     cluster::ClusterRow,
     devices::{InterfaceRow, NeighbourRow},
     ipvs::IpvsRow,
+    pod::PodRow,
     replacement::ReplacementRow,
     rescue::RescueRow,
     settings::SettingsRow,
@@ -367,6 +368,9 @@ pub struct Status {
     pub started: Timestamp,
     /// The node that the agent runs on.
     pub node: String,
+    /// The pod that the agent runs in. `None` if the agent runs in no pod, or is of an older version that does not report it.
+    #[serde(default)]
+    pub pod: Option<PodRow>,
     /// The mode in effect. It is `observe` also where `enforce` is set, while another program replaces kube-proxy or the view is too old.
     pub mode: Mode,
     /// The mode that is set, and who set it. `None` if the agent is of an older version that does not report it.

@@ -148,6 +148,7 @@ pub(crate) fn full() -> Status {
         "exempt": [{"service": "TCP 10.96.0.1:80", "why": "alone"}], "failed": 6, "problems": ["TCP 10.96.0.1:443: EPERM"]
     });
     changed(|status| {
+        status["pod"] = json!({"uid": "0b5e", "took_again": "2026-01-01T00:00:00Z"});
         set(
             status,
             [

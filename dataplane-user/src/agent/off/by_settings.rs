@@ -1,7 +1,7 @@
 //! The word of the settings in the API server: whether they turn the agent off. It is followed for as long as the process lives, and kept in a
 //! file, so that an agent that starts while the API server is away is off where the last one was.
 
-use std::{path::Path, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -23,6 +23,8 @@ use crate::{
 const FIRST: Duration = Duration::from_secs(1);
 /// How long to wait before the file is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How long a start waits for a program or a disk that gives credentials.
+const OPENS: Duration = Duration::from_secs(30);
 /// How long to wait before it is tried again to read how the API server is reached.
 const REREAD: Duration = Duration::from_secs(30);
 
@@ -37,7 +39,7 @@ pub(in crate::agent) async fn follow(
     crew: &Crew,
     held: watch::Receiver<bool>,
 ) -> anyhow::Result<(watch::Receiver<bool>, SettingsEnd)> {
-    let end = open(kubernetes, crew).await?;
+    let end = in_time(kubernetes, open(kubernetes, crew)).await??;
     let mut now = end.now.clone();
     let read = match timeout(FIRST, now.wait_for(SettingsNow::is_known)).await {
         Ok(Ok(read)) => read.off(),
@@ -48,6 +50,22 @@ pub(in crate::agent) async fn follow(
     let (says, off) = watch::channel(read.unwrap_or_else(|| file.is_there()));
     tell(now, says, file, held, crew);
     Ok((off, end))
+}
+
+/// Has the start wait for what opens a client of the API server, and no longer than that may take.
+///
+/// # Errors
+/// Where it takes longer.
+pub(in crate::agent) async fn in_time<T>(
+    kubernetes: &Kubernetes,
+    opening: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    let opened = timeout(kubernetes.pace.of(OPENS), opening).await;
+    opened.map_err(|_| {
+        anyhow::anyhow!(
+            "it could not be read within {OPENS:?} how the API server is reached: a program that gives credentials (`exec` in the kubeconfig file) hangs, or a disk"
+        )
+    })
 }
 
 /// The word of the settings where they cannot be followed yet: what is kept. That is tried again until it succeeds, and the settings are followed from then on.
@@ -256,6 +274,28 @@ mod tests {
         crew.end();
         crew.wind_up(LIMIT).await;
         assert!(crew.fallen().is_none() && !file.is_there());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_gives_no_credentials_is_not_waited_for_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+            contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {exec: {\
+            apiVersion: client.authentication.k8s.io/v1, command: sleep, args: ['3'], interactiveMode: Never}}}]\n";
+        std::fs::write(&kubeconfig, text).unwrap();
+        let kubernetes = Kubernetes {
+            server: ApiServer { kubeconfig: Some(kubeconfig), server: None },
+            no_headless: false,
+            pace: Pace::faster(300),
+        };
+        let crew = Crew::default();
+        let (_has_lock, held) = watch::channel(true);
+        let begun = std::time::Instant::now();
+        let error = follow(&kubernetes, folder.path(), &crew, held).await.unwrap_err().to_string();
+        assert!(error.contains("within 30s") && error.contains("`exec`"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        crew.end();
     }
 
     #[tokio::test]

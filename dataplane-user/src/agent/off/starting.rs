@@ -2,13 +2,10 @@
 
 use tokio::sync::watch;
 
-use crate::{agent::signals::Signals, off::OffFile};
-
-/// Why a start ends where somebody turns the agent off meanwhile: a command that finds no socket writes the file itself.
-pub(in crate::agent) const TURNED_OFF: &str = "`nodefence off`";
-
-/// Why a start ends where the settings in the API server turn the agent off meanwhile.
-pub(in crate::agent) const OFF_BY_SETTINGS: &str = "the settings in the API server";
+use crate::{
+    agent::{ending::Reason, signals::Signals},
+    off::OffFile,
+};
 
 /// All that ends a start.
 pub(in crate::agent) struct Ends<'a> {
@@ -29,26 +26,26 @@ impl<'a> Ends<'a> {
     }
 
     /// Waits until the start is to end. Returns why.
-    pub(in crate::agent) async fn come(&mut self) -> &'static str {
+    pub(in crate::agent) async fn come(&mut self) -> Reason {
         tokio::select! {
             biased;
-            why = self.signals.come() => why,
-            () = self.off.appears() => TURNED_OFF,
-            () = says_off(self.settings.as_mut()) => OFF_BY_SETTINGS,
+            name = self.signals.come() => Reason::Signal(name),
+            () = self.off.appears() => Reason::TurnedOff,
+            () = says_off(self.settings.as_mut()) => Reason::OffBySettings,
         }
     }
 
     /// Waits for a signal alone.
-    pub(in crate::agent) async fn signal(&mut self) -> &'static str {
-        self.signals.come().await
+    pub(in crate::agent) async fn signal(&mut self) -> Reason {
+        Reason::Signal(self.signals.come().await)
     }
 
     /// Why the start is to end, where it is to end already.
-    pub(in crate::agent) async fn came(&mut self) -> Option<&'static str> {
+    pub(in crate::agent) async fn came(&mut self) -> Option<Reason> {
         match self.signals.came().await {
-            Some(why) => Some(why),
-            None if self.off.is_there() => Some(TURNED_OFF),
-            None => self.settings.as_ref().is_some_and(|off| *off.borrow()).then_some(OFF_BY_SETTINGS),
+            Some(name) => Some(Reason::Signal(name)),
+            None if self.off.is_there() => Some(Reason::TurnedOff),
+            None => self.settings.as_ref().is_some_and(|off| *off.borrow()).then_some(Reason::OffBySettings),
         }
     }
 }

@@ -47,6 +47,7 @@ fn settings(run_dir: &Path) -> Settings {
         run_dir: run_dir.to_owned(),
         socket: run_dir.join("agent.sock"),
         pod_uid: None,
+        vacant: Duration::from_secs(10),
         take_over: false,
         log: Logging::new(writer.error_counter(), filter),
     }

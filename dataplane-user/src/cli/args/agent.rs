@@ -243,9 +243,13 @@ pub struct AgentArgs {
     ///
     /// It tells the agents of two pods of one node apart, as during a rollout. With --take-over the agent that runs closes its HTTP port as soon as
     /// this one waits. An agent of a pod that was taken over from does not end, since the kubelet would start it again. It does nothing until
-    /// SIGTERM, and no later agent of that pod takes over again.
+    /// SIGTERM, and no later agent of that pod takes over again. Once no agent has had the node for 10 s, it takes the node again.
     #[arg(long, help_heading = PROCESS, value_name = "UID", value_parser = NonEmptyStringValueParser::new())]
     pub pod_uid: Option<String>,
+
+    /// For how long no agent must have had the node before that of a pod that was taken over from takes it again; for tests
+    #[arg(long = "vacant-for", value_name = "TIME", value_parser = patience, hide = true)]
+    pub vacant: Option<Duration>,
 
     /// Take over from an agent that runs: it ends, the dataplane stays
     ///
