@@ -1,6 +1,6 @@
 //! What the incident needs of a cluster, from this one.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{collections::{BTreeMap, btree_map::Entry}, net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
@@ -47,8 +47,8 @@ impl KubeCluster {
         let incident = Incident::deploy(self, plan)?;
         let mut stock: BTreeMap<Scenario, Run> = BTreeMap::new();
         for scenario in scenarios.iter().map(|scenario| scenario.stock()) {
-            if !stock.contains_key(&scenario) {
-                stock.insert(scenario, incident.of(scenario)?.run(Way::Stock)?);
+            if let Entry::Vacant(place) = stock.entry(scenario) {
+                place.insert(incident.of(scenario)?.run(Way::Stock)?);
             }
         }
         self.start_node(&wire::name(2))?;
