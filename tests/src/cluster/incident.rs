@@ -1,6 +1,10 @@
 //! What the incident needs of a cluster, from this one.
 
-use std::{collections::{BTreeMap, btree_map::Entry}, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
