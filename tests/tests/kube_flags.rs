@@ -128,10 +128,15 @@ fn a_flag_holds_for_its_machine_alone() -> Result<()> {
     control.flag("marker", c.name, json!({}))?;
     stand(agent, c, &["enforced"])?;
     is(&alone, b, false)?;
-    let warning = || agent.warning("NF33").ok().flatten().unwrap_or_default();
-    let said = || warning().contains("that have no effect here: 2; the first: of-another: spec.uid: ");
-    wait_until("status names flags without effect", LIMIT, said)
-        .with_context(|| format!("{}\n{}", warning(), agent.log()))?;
+    let ignored = || agent.status().map(|status| status["settings"]["flags_without_machine"].clone());
+    let said = |rows: &Value| {
+        let problem = rows[0]["problem"].as_str().unwrap_or_default();
+        rows.as_array().is_some_and(|rows| rows.len() == 2) && problem.starts_with("spec.uid: ")
+    };
+    wait_until("status names flags without effect", LIMIT, || ignored().is_ok_and(|rows| said(&rows)))
+        .with_context(|| agent.log())?;
+    // They are no fault.
+    ensure!(agent.warning("NF33")?.is_none(), "{}", agent.log());
     control.delete_flag("marker")?;
     control.delete_flag("of-nobody")?;
     // The Node is made anew under its name, and is the machine that is flagged.
@@ -141,9 +146,7 @@ fn a_flag_holds_for_its_machine_alone() -> Result<()> {
     let begun = Instant::now();
     control.object(MEMBERS, &member)?;
     becomes(&alone, b, true, begun)?;
-    wait_until("status names none any more", LIMIT, || {
-        agent.warning("NF33").is_ok_and(|text| text.is_none())
-    })?;
+    wait_until("status names none any more", LIMIT, || ignored().is_ok_and(|rows| rows == json!([])))?;
     let begun = Instant::now();
     control.member_of(b)?;
     becomes(&alone, b, false, begun)
@@ -166,6 +169,26 @@ fn a_limit_withholds_flags_that_are_not_forced() -> Result<()> {
     control.flag("of-c", c.name, json!({"force": true}))?;
     becomes(&alone, c, true, begun)?;
     is(&alone, b, false)
+}
+
+/// The agent was started without `--auto-limit`, which holds nothing back then.
+#[test]
+fn a_wider_limit_of_the_settings_lets_two_of_three_nodes_be_cut() -> Result<()> {
+    let alone = Alone::new()?;
+    let Alone { agent, control, cluster } = &alone;
+    let [b, c] = [&cluster.b, &cluster.c];
+    control.settings(json!({"mode": "enforce", "limit": "2/3"}))?;
+    wait_until("the settings have come", LIMIT, || {
+        agent.json(&["mode"]).is_ok_and(|mode| mode["settings"]["limit"] == "2/3")
+    })?;
+    control.flag("of-b", b.name, json!({}))?;
+    stand(agent, b, &["enforced"])?;
+    control.flag("of-c", c.name, json!({}))?;
+    for node in [b, c] {
+        stand(agent, node, &["enforced"])?;
+        is(&alone, node, true)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -217,7 +217,15 @@ fn people(control: &ControlPlane) -> Result<()> {
     let status = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent-b"}, "status": ip});
     control.api.apply("/api/v1/namespaces/nodefence/pods/agent-b/status", &status)?;
     kubectl(control, "watcher", &["nodes"])?;
-    kubectl(control, "installer", &["preflight"])
+    kubectl(control, "installer", &["preflight"])?;
+    // A Node that never has a NodeMember: its UID is that of the Node itself.
+    let labels = json!({"kubernetes.io/os": "windows"});
+    let windows =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-w", "labels": labels}});
+    control.api.create("/api/v1/nodes", &windows)?;
+    control.bind("installer", "nodefence-operate", None)?;
+    control.holds("installer", "create", "nodefence.io", "nodeflags")?;
+    kubectl(control, "installer", &["flag", "node-w", "--reason", "test"])
 }
 
 /// Who uses a role.

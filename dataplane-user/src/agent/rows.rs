@@ -338,6 +338,8 @@ fn cluster_row(shown: &Shown, world: &World) -> ClusterRow {
         is_stored: source.stored.is_some(),
         conflicts: source.conflicts,
         conflict_examples: source.conflict_examples,
+        skipped: source.skipped,
+        skipped_examples: source.skipped_examples,
         left_out: world.view.left_out().count(),
         left_out_examples: left_out_rows(&world.view).take(EXAMPLES).collect(),
         flags: world.held.dangers.iter().map(|what| danger(what, world.view.source)).collect(),

@@ -1,5 +1,7 @@
 //! What the API server says of settings and flags, as a row of `status` and of `mode`.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
 use super::{
@@ -26,7 +28,10 @@ pub(super) fn settings_row(
         Some(shared) if shared.mode == Mode::Enforce => SettingsMode::Enforce,
         _ => SettingsMode::Observe,
     };
-    let ignored = told.ignored.into_iter();
+    let rows = |flags: Vec<(Arc<str>, String)>| {
+        let flags = flags.into_iter();
+        flags.map(|(name, problem)| IgnoredFlagRow { name: name.to_string(), problem }).collect()
+    };
     Some(SettingsRow {
         found: shared.is_some(),
         mode,
@@ -40,9 +45,8 @@ pub(super) fn settings_row(
         opted_out: shared.into_iter().flat_map(|shared| &shared.opted_out).map(ToString::to_string).collect(),
         problem: told.problem,
         away: told.away,
-        ignored_flags: ignored
-            .map(|(name, problem)| IgnoredFlagRow { name: name.to_string(), problem })
-            .collect(),
+        ignored_flags: rows(told.ignored),
+        flags_without_machine: rows(told.without_machine),
     })
 }
 

@@ -24,6 +24,9 @@ pub(super) struct SourceRow {
     /// Inconsistent objects that were left out: how many, and the first few.
     pub(super) conflicts: usize,
     pub(super) conflict_examples: Vec<ConflictRow>,
+    /// Endpoints that were left out as in any sound cluster: how many, and the first few.
+    pub(super) skipped: usize,
+    pub(super) skipped_examples: Vec<ConflictRow>,
     /// When (CLOCK_BOOTTIME) the source last confirmed the view that holds.
     pub(super) confirmed: Duration,
     /// Why the file's folder is not watched.

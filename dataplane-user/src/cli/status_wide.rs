@@ -129,6 +129,10 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     if let Some(settings) = &status.settings {
         line("Settings", if settings.found { adjust::settings_text(settings) } else { "none".to_owned() });
     }
+    let without_machine = status.settings.iter().flat_map(|settings| &settings.flags_without_machine);
+    for row in without_machine {
+        line("", format!("NodeFlag {} has no effect: {}", row.name, row.problem));
+    }
     if let Some(row) = status.replacement.as_ref().filter(|row| row.beside != Beside::Observes) {
         line("", row.why.clone());
     }
@@ -164,6 +168,15 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     }
     if cluster.conflicts > cluster.conflict_examples.len() {
         line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
+    }
+    if cluster.skipped != 0 {
+        line("Not cut", format!("{} without a member, or in two slices", count(cluster.skipped, "endpoint")));
+    }
+    for row in &cluster.skipped_examples {
+        line("", row.to_string());
+    }
+    if cluster.skipped > cluster.skipped_examples.len() {
+        line("", format!("and {} more", cluster.skipped - cluster.skipped_examples.len()));
     }
     if cluster.left_out != 0 {
         line("Left out", format!("{} ({})", count(cluster.left_out, "endpoint"), Code::EndpointsLeftOut));

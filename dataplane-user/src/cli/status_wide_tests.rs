@@ -65,6 +65,8 @@ fn what_is_more_than_its_examples_is_counted() {
         status["cluster"]["conflicts"] = json!(3);
         status["cluster"]["conflict_examples"] =
             json!([{"object": "node `b`", "field": "addresses[0]", "message": "is no address"}]);
+        status["cluster"]["skipped"] = json!(2);
+        status["cluster"]["skipped_examples"] = json!([{"object": "slice `s`", "field": "endpoints[0].node", "message": "`w` is not among the nodes"}]);
         status["cluster"]["left_out"] = json!(2);
         status["cluster"]["left_out_examples"] =
             json!([{"node": "b", "address": "fd00::2", "why": "it may be b's own address"}]);
@@ -74,6 +76,9 @@ fn what_is_more_than_its_examples_is_counted() {
         "Conflicts       3 (NF11)",
         "                node `b`, addresses[0]: is no address",
         "                and 2 more",
+        "Not cut         2 endpoints without a member, or in two slices",
+        "                slice `s`, endpoints[0].node: `w` is not among the nodes",
+        "                and 1 more",
         "Left out        2 endpoints (NF12)",
         "                fd00::2 on b: it may be b's own address",
         "                and 1 more",

@@ -189,7 +189,10 @@ mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
-    use crate::cli::args::{AgentArgs, Cli, FlagArgs, Format, Verb};
+    use crate::{
+        cli::args::{AgentArgs, Cli, FlagArgs, Format, Verb},
+        enforce::Auto,
+    };
 
     fn agent(more: &[&str]) -> Result<AgentArgs, String> {
         let args = ["nodefence", "agent", "--cluster-file", "x", "--interface", "y"];
@@ -279,11 +282,26 @@ mod tests {
     #[test]
     fn claims_that_no_person_made_are_observed_by_default_and_limited_to_a_third() {
         let args = agent(&[]).unwrap();
-        assert_eq!((args.auto, args.auto_limit), (AutoArg::Observe, Share { part: 1, of: 3 }));
-        assert_eq!(args.auto_limit, Share::default());
+        assert_eq!((args.auto(), args.auto_limit()), (Auto::Observe, Share { part: 1, of: 3 }));
+        assert_eq!(args.auto_limit(), Share::default());
         let args = agent(&["--auto", "enforce", "--auto-limit", "2/7"]).unwrap();
-        assert_eq!((args.auto, args.auto_limit), (AutoArg::Enforce, Share { part: 2, of: 7 }));
-        assert_eq!(agent(&["--auto", "off"]).unwrap().auto, AutoArg::Off);
+        assert_eq!((args.auto(), args.auto_limit()), (Auto::Enforce, Share { part: 2, of: 7 }));
+        assert_eq!(agent(&["--auto", "off"]).unwrap().auto(), Auto::Off);
+    }
+
+    #[test]
+    fn with_kubernetes_only_what_was_typed_holds_the_settings_back() {
+        let of = |more: &[&str]| {
+            let args = ["nodefence", "agent", "--kubernetes", "--node", "a", "--interface", "y"];
+            let Ok(Verb::Agent(args)) = Cli::try_parse_from(args.iter().chain(more)).map(|cli| cli.verb)
+            else {
+                panic!("{more:?}")
+            };
+            (args.auto(), args.auto_limit())
+        };
+        assert_eq!(of(&[]), (Auto::Enforce, Share::ALL));
+        assert_eq!(of(&["--auto", "observe"]), (Auto::Observe, Share::ALL));
+        assert_eq!(of(&["--auto-limit", "1/4"]), (Auto::Enforce, Share { part: 1, of: 4 }));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::{
     output::{print, put, say, warn},
     ready::no_answer,
     status, tables,
-    values::{AnswerArg, AutoArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
+    values::{AnswerArg, GuardArg, LogFormat, ProxyArg, TcArg, XdpArg},
 };
 use crate::{
     agent::{
@@ -33,7 +33,6 @@ use crate::{
     },
     controller, dataplane,
     drain::{self, GuardKind},
-    enforce::Auto,
     flags::FlagStore,
     last_view::ViewFile,
     ledger,
@@ -363,12 +362,8 @@ fn settings(args: &AgentArgs, cli: &Cli, log: Logging) -> Settings {
         interfaces,
         node: args.node.clone(),
         mode: args.mode.into(),
-        auto: match args.auto {
-            AutoArg::Off => Auto::Off,
-            AutoArg::Observe => Auto::Observe,
-            AutoArg::Enforce => Auto::Enforce,
-        },
-        auto_limit: args.auto_limit,
+        auto: args.auto(),
+        auto_limit: args.auto_limit(),
         shares: args.kubernetes,
         max_view_age: args.max_view_age,
         force: args.force,

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 
 use super::wire::Flag;
 use crate::{
-    crds::{FlagState, NodeFlagSpec, NodeFlagStatus, NodefenceSettingsSpec, SettingsMode},
-    enforce::{Judge, Now, Share, Standing},
+    crds::{FlagState, NodeFlagSpec, NodeFlagStatus},
+    enforce::{Judge, Now, Share, SharedSettings, Standing},
+    plan::Mode,
 };
 
 /// How long a flag stays after its end, so that people can still see it.
@@ -18,7 +19,7 @@ pub(super) const STAYS: Duration = Duration::from_secs(3600);
 pub(super) fn statuses(
     flags: &BTreeMap<String, Flag>,
     uids: &BTreeMap<String, String>,
-    settings: &NodefenceSettingsSpec,
+    settings: &SharedSettings,
     judge: &mut Judge,
     now: Now,
 ) -> BTreeMap<String, NodeFlagStatus> {
@@ -39,7 +40,7 @@ pub(super) fn statuses(
     let claims = counts.iter().map(|(name, spec)| spec.claim(name, spec.until)).collect();
     let standings = judge.judge(claims, now);
     for ((name, spec), standing) in counts.iter().zip(standings) {
-        found.insert(name, stands(spec, standing, settings));
+        found.insert(name, stands(spec, standing, settings, now));
     }
     let status = |(name, (state, message)): (&String, (FlagState, String))| {
         let observed_generation = flags.get(name).and_then(|flag| flag.metadata.generation).unwrap_or(0);
@@ -59,7 +60,7 @@ fn read(flag: &Flag) -> serde_json::Result<NodeFlagSpec> {
 fn alone(
     spec: &NodeFlagSpec,
     uids: &BTreeMap<String, String>,
-    settings: &NodefenceSettingsSpec,
+    settings: &SharedSettings,
     now: Timestamp,
 ) -> Option<(FlagState, String)> {
     if spec.until <= now {
@@ -71,7 +72,7 @@ fn alone(
         Some(uid) if *uid != spec.uid => {
             format!("node {node} is another machine now: its UID is {uid}, and the flag is for {}", spec.uid)
         }
-        Some(_) if settings.opt_outs.nodes.contains(node) => {
+        Some(_) if settings.opted_out.contains(node.as_str()) => {
             // Agents do not count it in their limits either.
             let message = "NodefenceSettings/default opts the node out: its traffic passes".to_owned();
             return Some((FlagState::Accepted, message));
@@ -82,40 +83,47 @@ fn alone(
 }
 
 /// What follows from how the claim stands.
-fn stands(spec: &NodeFlagSpec, standing: Standing, settings: &NodefenceSettingsSpec) -> (FlagState, String) {
+fn stands(
+    spec: &NodeFlagSpec,
+    standing: Standing,
+    settings: &SharedSettings,
+    now: Now,
+) -> (FlagState, String) {
     match standing {
         Standing::Over => (FlagState::Over, format!("it ended at {}", spec.until)),
         Standing::Unknown => (FlagState::NodeUnknown, format!("there is no NodeMember {}", spec.node)),
         Standing::Withheld(scopes) => {
             let scopes = scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!(
-                "more than {} of these are claimed: {scopes}; `force: true` overrides it",
-                settings.limit
-            );
+            let Share { part, of } = settings.limit;
+            let message =
+                format!("more than {part}/{of} of these are claimed: {scopes}; `force: true` overrides it");
             (FlagState::Withheld, message)
         }
         Standing::Enforced | Standing::Observed | Standing::Off | Standing::OptedOut => {
-            let message = match settings.mode {
-                SettingsMode::Enforce => "agents cut the node, as far as their own mode lets them",
-                SettingsMode::Observe => {
-                    "agents count what they would cut: the mode of NodefenceSettings/default is observe"
-                }
-                SettingsMode::Off => "nothing is cut: the mode of NodefenceSettings/default is off",
-            };
-            (FlagState::Accepted, message.to_owned())
+            (FlagState::Accepted, accepted(settings, now))
         }
     }
 }
 
-/// Whether a flag ended so long ago that it is to be deleted.
+/// What agents do about a flag that counts.
+fn accepted(settings: &SharedSettings, now: Now) -> String {
+    let pause = settings.holding(now).next();
+    match (settings.mode, pause) {
+        _ if settings.off => "nothing is cut: the mode of NodefenceSettings/default is off".to_owned(),
+        (Mode::Observe, _) => {
+            "agents count what they would cut: the mode of NodefenceSettings/default is observe".to_owned()
+        }
+        (Mode::Enforce, Some(pause)) => {
+            format!("agents count what they would cut: NodefenceSettings/default is paused by {}", pause.by)
+        }
+        (Mode::Enforce, None) => "agents cut the node, as far as their own mode lets them".to_owned(),
+    }
+}
+
+/// Whether a flag ended so long ago that it is to be deleted. `now`: by the clock furthest behind, since a deletion cannot be taken back.
 pub(super) fn is_to_be_deleted(flag: &Flag, now: Timestamp) -> bool {
     let gone = read(flag).ok().and_then(|spec| spec.until.checked_add(STAYS).ok());
     gone.is_some_and(|gone| gone <= now) && flag.metadata.deletion_timestamp.is_none()
-}
-
-/// The limit of the settings. One that cannot be read is the default.
-pub(super) fn limit(settings: &NodefenceSettingsSpec) -> Share {
-    settings.share().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -123,7 +131,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::enforce::JudgedNode;
+    use crate::{
+        enforce::{JudgedNode, SharedPause},
+        source::kubernetes::{ServerClock, shared_settings},
+    };
 
     const NOW: &str = "2026-06-01T12:00:00Z";
 
@@ -139,12 +150,17 @@ mod tests {
         .unwrap()
     }
 
+    /// What agents make of these settings.
+    fn settings(spec: serde_json::Value) -> SharedSettings {
+        shared_settings(&spec, &ServerClock::default(), at(NOW)).unwrap()
+    }
+
     /// Judges these flags of three nodes. Only one may be claimed.
-    fn judged(flags: &[(&str, Flag)], settings: &NodefenceSettingsSpec) -> Vec<String> {
+    fn judged(flags: &[(&str, Flag)], settings: &SharedSettings) -> Vec<String> {
         let flags = flags.iter().map(|(name, flag)| ((*name).to_owned(), flag.clone())).collect();
         let nodes = ["a", "b", "c"];
         let uids = nodes.map(|node| (node.to_owned(), format!("uid-{node}"))).into();
-        let mut judge = Judge::new(limit(settings));
+        let mut judge = Judge::new(settings.limit);
         judge.open(nodes.map(|node| JudgedNode { name: node.into(), zone: None, pool: None }));
         let found = statuses(&flags, &uids, settings, &mut judge, at(NOW));
         let text = |(name, status): (&String, &NodeFlagStatus)| {
@@ -157,7 +173,7 @@ mod tests {
 
     #[test]
     fn each_state_says_why() {
-        let enforce = NodefenceSettingsSpec { mode: SettingsMode::Enforce, ..Default::default() };
+        let enforce = settings(json!({"mode": "enforce"}));
         let unread = Flag { spec: json!({"node": 7}), ..flag("d", "", LATER, false) };
         let texts = judged(
             &[
@@ -183,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_limit_withholds_what_is_not_forced() {
-        let settings = NodefenceSettingsSpec::default();
+        let settings = settings(json!({}));
         let both =
             |force| [("f1", flag("a", "uid-a", LATER, force)), ("f2", flag("b", "uid-b", LATER, false))];
         let observed = "agents count what they would cut: the mode of NodefenceSettings/default is observe";
@@ -197,21 +213,44 @@ mod tests {
         assert_eq!(judged(&one, &settings)[0], format!("f1 Accepted 3: {observed}"));
         // Nor does one of a node that is opted out.
         let mut opted_out = settings.clone();
-        opted_out.opt_outs.nodes = vec!["b".to_owned()];
+        opted_out.opted_out = ["b".into()].into();
         assert_eq!(judged(&both(false), &opted_out)[0], format!("f1 Accepted 3: {observed}"));
-        let wider = NodefenceSettingsSpec { limit: "2/3".to_owned(), ..settings };
+        let wider = SharedSettings { limit: Share { part: 2, of: 3 }, ..settings };
         assert_eq!(judged(&both(false), &wider)[1], format!("f2 Accepted 3: {observed}"));
     }
 
     #[test]
     fn the_settings_say_what_accepted_means() {
-        let of = |settings: &NodefenceSettingsSpec| {
+        let of = |settings: &SharedSettings| {
             judged(&[("f", flag("a", "uid-a", LATER, false))], settings).remove(0)
         };
-        let mut settings = NodefenceSettingsSpec { mode: SettingsMode::Off, ..Default::default() };
-        assert!(of(&settings).ends_with("the mode of NodefenceSettings/default is off"));
-        settings.opt_outs.nodes = vec!["a".to_owned()];
-        assert!(of(&settings).ends_with("opts the node out: its traffic passes"));
+        let mut off = settings(json!({"mode": "off"}));
+        assert!(of(&off).ends_with("the mode of NodefenceSettings/default is off"));
+        off.opted_out = ["a".into()].into();
+        assert!(of(&off).ends_with("opts the node out: its traffic passes"));
+    }
+
+    #[test]
+    fn a_pause_is_said_until_its_end_by_the_server_s_clock() {
+        let of = |ends| {
+            let pause =
+                SharedPause { by: "ann".into(), reason: "a move".into(), ends: Duration::from_millis(ends) };
+            let settings = SharedSettings { pauses: vec![pause], ..settings(json!({"mode": "enforce"})) };
+            judged(&[("f", flag("a", "uid-a", LATER, false))], &settings).remove(0)
+        };
+        let paused =
+            "f Accepted 3: agents count what they would cut: NodefenceSettings/default is paused by ann";
+        assert_eq!(of(1_001), paused);
+        // It ends at this very moment.
+        assert_eq!(of(1_000), "f Accepted 3: agents cut the node, as far as their own mode lets them");
+        // As the API server's object has it, by a clock of which nothing is known but the machine's own.
+        let given = |until: &str| {
+            let pause = json!({"by": "ann", "until": until});
+            let settings = settings(json!({"mode": "enforce", "pauses": [pause]}));
+            judged(&[("f", flag("a", "uid-a", LATER, false))], &settings).remove(0)
+        };
+        assert_eq!(given(LATER), paused);
+        assert_ne!(given(NOW), paused);
     }
 
     #[test]
@@ -222,16 +261,5 @@ mod tests {
         let mut leaving = flag.clone();
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).unwrap();
         assert!(!is_to_be_deleted(&leaving, LATER.parse().unwrap()));
-    }
-
-    #[test]
-    fn a_limit_that_cannot_be_read_is_the_default() {
-        let of = |limit: &str| {
-            super::limit(&NodefenceSettingsSpec { limit: limit.to_owned(), ..Default::default() })
-        };
-        assert_eq!(of("2/5"), Share { part: 2, of: 5 });
-        for text in ["", "1", "1/0", "9999999999/1", "a/b"] {
-            assert_eq!(of(text), Share::default(), "{text}");
-        }
     }
 }

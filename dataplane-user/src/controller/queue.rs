@@ -16,7 +16,7 @@ pub(super) enum Item {
     Member(String),
     /// The status of the NodeFlag of this name.
     Status(String),
-    /// The NodeFlag of this name ended long ago.
+    /// The NodeFlag of this name ended long ago, or its Node has been gone for long.
     OverFlag(String),
 }
 

@@ -12,17 +12,19 @@ use tokio::{
 
 use super::{
     clock::Answers,
-    flags::{is_to_be_deleted, limit, statuses},
+    flags::{is_to_be_deleted, statuses},
     known::Known,
+    last_good::LastGood,
     lease::Lease,
     members::{Step, Unwanted, step},
+    orphans::Orphans,
     queue::{Item, Queue},
     watch::Heard,
     wire::{Flag, Member, Node, Settings},
     writes::{Failed, Writes},
 };
 use crate::{
-    crds::{NodeFlagStatus, NodeMemberSpec, NodefenceSettingsSpec, SETTINGS_NAME},
+    crds::{NodeFlagStatus, NodeMemberSpec, SETTINGS_NAME},
     enforce::{Judge, JudgedNode, Share},
 };
 
@@ -52,6 +54,8 @@ pub(super) struct Work<'a> {
     members: Known<Member>,
     flags: Known<Flag>,
     settings: Known<Settings>,
+    last_good: LastGood,
+    orphans: Orphans,
     /// The status that each flag is to have.
     statuses: BTreeMap<String, NodeFlagStatus>,
     judge: (Share, Judge),
@@ -81,6 +85,8 @@ impl<'a> Work<'a> {
             members: Known::default(),
             flags: Known::default(),
             settings: Known::default(),
+            last_good: LastGood::default(),
+            orphans: Orphans::default(),
             statuses: BTreeMap::new(),
             judge: (Share::default(), Judge::new(Share::default())),
             members_changed: true,
@@ -159,17 +165,15 @@ impl<'a> Work<'a> {
     /// Works out the status of each flag, and which flags are to be deleted. Half a list, or the wrong time, would be a wrong status.
     fn look_at_flags(&mut self) {
         let now = self.now();
-        let Some(clock) = self.clock.now() else { return };
+        let (Some(clock), Some(at_least)) = (self.clock.now(), self.clock.at_least()) else { return };
         let (Some(flags), Some(members), Some(_)) =
             (self.flags.all(), self.members.all(), self.settings.all())
         else {
             return;
         };
         let settings = self.settings.all().and_then(|all| all.get(SETTINGS_NAME));
-        let settings: NodefenceSettingsSpec = settings
-            .and_then(|settings| serde_json::from_value(settings.spec.clone()).ok())
-            .unwrap_or_default();
-        let limit = limit(&settings);
+        let Some(settings) = self.last_good.read(settings, |spec| self.clock.settings(spec)) else { return };
+        let limit = settings.limit;
         let mut specs = BTreeMap::new();
         for (name, member) in members {
             if let Ok(spec) = serde_json::from_value::<NodeMemberSpec>(member.spec.clone()) {
@@ -190,8 +194,11 @@ impl<'a> Work<'a> {
         let uids = specs.into_iter().map(|(name, spec)| (name, spec.uid)).collect();
         self.statuses = statuses(flags, &uids, &settings, &mut self.judge.1, clock);
         self.flags_changed = false;
+        if let Some(nodes) = self.nodes.all() {
+            self.orphans.look(flags, |node| nodes.get(node)?.metadata.uid.as_deref(), now);
+        }
         for (name, flag) in flags {
-            if is_to_be_deleted(flag, clock.wall) {
+            if is_to_be_deleted(flag, at_least) || self.orphans.due(name, now).is_some() {
                 self.queue.add(Item::OverFlag(name.clone()), now);
             } else if self.statuses.get(name).is_some_and(|status| !has(flag, status)) {
                 self.queue.add(Item::Status(name.clone()), now);
@@ -260,7 +267,7 @@ impl<'a> Work<'a> {
                 );
             }
             (Step::Delete(why), Some(before)) => {
-                if why == Unwanted::NodeGone && !self.writes.has_no_node(name).await? {
+                if why == Unwanted::NodeGone && self.writes.node_uid(name).await?.is_some() {
                     return Err(Failed::Stale);
                 }
                 self.writes.delete_member(name, before).await?;
@@ -303,14 +310,21 @@ impl<'a> Work<'a> {
 
     async fn delete_flag(&mut self, name: &str) -> Result<bool, Failed> {
         let flag = self.flags.all().and_then(|all| all.get(name));
-        let Some((flag, now)) = flag.zip(self.clock.now()) else { return Ok(false) };
-        if !is_to_be_deleted(flag, now.wall) {
+        let Some((flag, now)) = flag.zip(self.clock.at_least()) else { return Ok(false) };
+        let why = if is_to_be_deleted(flag, now) {
+            "it ended long ago"
+        } else if let Some((node, uid)) = self.orphans.due(name, self.now()) {
+            if self.writes.node_uid(node).await?.as_ref() == Some(uid) {
+                return Err(Failed::Stale);
+            }
+            "its Node has been gone, or another machine, for long"
+        } else {
             return Ok(false);
-        }
+        };
         self.writes.delete_flag(name, flag).await?;
         self.flags.remove(name);
         self.succeeded("delete", "nodeflags");
-        tracing::info!(event = "flag-deleted", flag = name, "a NodeFlag that ended long ago was deleted");
+        tracing::info!(event = "flag-deleted", flag = name, why, "a NodeFlag was deleted");
         Ok(true)
     }
 

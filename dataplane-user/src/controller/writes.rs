@@ -55,10 +55,10 @@ impl Writes {
         }
     }
 
-    /// Whether the API server has no Node of this name. The watches of Nodes and of members may be apart by moments.
-    pub(super) async fn has_no_node(&self, name: &str) -> Result<bool, Failed> {
+    /// The UID of the Node of this name, if there is one. The watches of Nodes and of other kinds may be apart by moments.
+    pub(super) async fn node_uid(&self, name: &str) -> Result<Option<String>, Failed> {
         let found = bounded("get", "nodes", self.nodes.get_opt(name)).await?;
-        Ok(found.is_none())
+        Ok(found.and_then(|node| node.metadata.uid))
     }
 
     pub(super) async fn create_member(&self, name: &str, wanted: &Wanted) -> Result<Member, Failed> {

@@ -38,7 +38,8 @@ pub struct NodefenceSettingsSpec {
     /// How many nodes may be claimed by flags without `force` and by claims that no person made, of all, of each zone and of each pool: a
     /// part, such as 1/3. One node is always allowed.
     #[serde(default = "default_limit")]
-    #[schemars(length(max = 21), regex(pattern = r"^[1-9][0-9]{0,9}/[1-9][0-9]{0,9}$"))]
+    // Agents take numbers of 32 bits: nine digits always fit.
+    #[schemars(length(max = 19), regex(pattern = r"^[1-9][0-9]{0,8}/[1-9][0-9]{0,8}$"))]
     pub limit: String,
     /// While one of these holds, agents only observe.
     #[serde(default)]
@@ -62,7 +63,7 @@ impl Default for NodefenceSettingsSpec {
 }
 
 impl NodefenceSettingsSpec {
-    /// The limit. `None` where it cannot be read: a number of more than 32 bits passes the kind's rules.
+    /// The limit. `None` where it cannot be read, which the kind's rules do not let through.
     pub fn share(&self) -> Option<Share> {
         share(&self.limit)
     }
@@ -116,4 +117,20 @@ pub struct OptOuts {
     #[serde(default)]
     #[schemars(length(max = 5000), inner(length(max = 253)))]
     pub nodes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_numbers_of_a_limit_that_the_kind_lets_through_can_be_read() {
+        let schema = serde_json::to_value(schemars::schema_for!(NodefenceSettingsSpec)).unwrap();
+        let limit = &schema["properties"]["limit"];
+        let longest = limit["maxLength"].as_u64().unwrap() as usize;
+        let digits = "9".repeat((longest - 1) / 2);
+        assert_eq!(limit["pattern"], format!("^[1-9][0-9]{{0,{0}}}/[1-9][0-9]{{0,{0}}}$", digits.len() - 1));
+        let number = digits.parse().unwrap();
+        assert_eq!(share(&format!("{digits}/{digits}")), Some(Share { part: number, of: number }));
+    }
 }

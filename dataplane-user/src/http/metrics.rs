@@ -328,7 +328,7 @@ fn of_packets(measured: &Measured) -> Vec<Family> {
             kernel(|outcome| matches!(outcome, Outcome::Cut)),
         ),
         Family {
-            name: "nodefence_would_cut_packets_total",
+            name: "nodefence_would_cut_total",
             help: "Packets that passed and would have been cut if the agent did not only observe, since the maps were made.",
             series: would_cut.map(|(_, count)| (Labels::new(), count)).collect(),
         },

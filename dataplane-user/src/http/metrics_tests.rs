@@ -129,7 +129,7 @@ fn the_state_is_in_the_metrics() {
         ("nodefence_interface_blind", 0.0),
         ("nodefence_uncovered_backends", 3.0),
         ("nodefence_cut_packets_total{reason=\"refused\"}", 101.0),
-        ("nodefence_would_cut_packets_total", 110.0),
+        ("nodefence_would_cut_total", 110.0),
         ("nodefence_passed_packets_total{reason=\"exempt\"}", 114.0),
         ("nodefence_rescued_total{fate=\"rescued\"}", 200.0),
         ("nodefence_unanswered_packets_total{reason=\"not_injected\"}", 2.0),

@@ -269,7 +269,7 @@ enum Kind {
 
 impl StoredConflict {
     pub(super) fn of(conflict: &Conflict) -> Self {
-        let Conflict { object, field, message } = conflict.clone();
+        let Conflict { object, field, message, is_usual: _ } = conflict.clone();
         let (kind, name) = match object {
             ObjectName::Node(name) => (Kind::Node, name.as_str().to_owned()),
             ObjectName::Service(name) => (Kind::Service, name.to_string()),
@@ -284,6 +284,7 @@ impl StoredConflict {
             Kind::Service => ObjectName::Service(self.name.into()),
             Kind::Slice => ObjectName::Slice(self.name.into()),
         };
-        Conflict { object, field: self.field, message: self.message }
+        // An object that cannot be read is never usual.
+        Conflict { object, field: self.field, message: self.message, is_usual: false }
     }
 }

@@ -95,7 +95,7 @@ fn objects() -> (Vec<NodeObject>, Vec<ServiceObject>, Vec<SliceObject>) {
 fn left_out() -> Vec<Conflict> {
     let field = "spec.ports[0].port".to_owned();
     let message = "0 is no port: expected 1 to 65535".to_owned();
-    vec![Conflict { object: ObjectName::Service("x/unreadable".into()), field, message }]
+    vec![Conflict { object: ObjectName::Service("x/unreadable".into()), field, message, is_usual: false }]
 }
 
 fn builder() -> Builder {

@@ -41,6 +41,12 @@ pub struct ClusterRow {
     pub conflicts: usize,
     /// The first few conflicts, by object.
     pub conflict_examples: Vec<ConflictRow>,
+    /// The number of endpoints that are not cut, as a sound cluster has some: those on nodes that are no members, and those that are in two slices for a moment.
+    #[serde(default)]
+    pub skipped: usize,
+    /// The first few of these endpoints, by object.
+    #[serde(default)]
+    pub skipped_examples: Vec<ConflictRow>,
     /// The number of endpoints and backends that are left out of the maps, because each may be the address of its node. Traffic to them is not cut.
     pub left_out: usize,
     /// The first few of these endpoints and backends, by node.
@@ -69,7 +75,7 @@ pub struct ConflictRow {
 impl ConflictRow {
     /// The row of a conflict.
     pub fn new(conflict: &Conflict) -> Self {
-        let Conflict { object, field, message } = conflict;
+        let Conflict { object, field, message, is_usual: _ } = conflict;
         Self { object: object.to_string(), field: field.clone(), message: message.clone() }
     }
 }

@@ -255,10 +255,7 @@ fn of_source(status: &Status, to: &mut Warnings) {
         let first = settings.ignored_flags.first();
         let ignored = first.map(|first| {
             let count = settings.ignored_flags.len();
-            format!(
-                "NodeFlags that have no effect here: {count}; the first: {}: {}",
-                first.name, first.problem
-            )
+            format!("NodeFlags that cannot be read: {count}; the first: {}: {}", first.name, first.problem)
         });
         to.all(Code::OrdersNotTaken, refused.chain(away).chain(ignored));
     }

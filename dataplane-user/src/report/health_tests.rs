@@ -203,14 +203,29 @@ const CASES: [Case; 33] = [
             status["settings"] = json!({
                 "found": true, "mode": "enforce", "automatic": "observe", "limit": "1/3", "pauses": [], "opted_out": [],
                 "problem": "spec.limit: `x`", "away": "the watch of NodeFlags: refused",
-                "ignored_flags": [{"name": "one", "problem": "spec.node: there is no NodeMember `z` with a UID"}]
+                "ignored_flags": [{"name": "one", "problem": "its spec cannot be read: missing field `until`"}]
             });
         },
         "the newest NodefenceSettings cannot be read, the last good ones hold: spec.limit: `x`; \
          flags or settings are not known, what was known last holds: the watch of NodeFlags: refused; \
-         NodeFlags that have no effect here: 1; the first: one: spec.node: there is no NodeMember `z` with a UID",
+         NodeFlags that cannot be read: 1; the first: one: its spec cannot be read: missing field `until`",
     ),
 ];
+
+/// A node that was replaced leaves its flag behind until the flag's end, at every agent.
+#[test]
+fn flags_of_machines_that_are_gone_and_endpoints_of_no_member_are_no_fault() {
+    let health = Health::of(&changed(|status| {
+        status["settings"] = json!({
+            "found": true, "mode": "enforce", "automatic": "observe", "limit": "1/3", "pauses": [], "opted_out": [],
+            "problem": null, "away": null, "ignored_flags": [],
+            "flags_without_machine": [{"name": "one", "problem": "spec.node: there is no NodeMember `z` with a UID"}]
+        });
+        status["cluster"]["skipped"] = json!(1);
+        status["cluster"]["skipped_examples"] = json!([{"object": "slice `s`", "field": "endpoints[0].node", "message": "`w` is not among the nodes"}]);
+    }));
+    assert_eq!((health.state, health.warnings), (State::Ok, Vec::new()));
+}
 
 #[test]
 fn each_code_has_its_case_and_nothing_else_is_said() {

@@ -13,7 +13,7 @@ pub(crate) fn well() -> Value {
             "source": "the cluster file", "file": "/c.yaml", "loaded": "2026-01-01T00:00:00Z", "age_seconds": 2,
             "max_age_seconds": null, "is_old": false,
             "nodes": 2, "backends": 1, "services": 0, "endpoints": 0, "error": null, "away": null, "is_stored": false, "conflicts": 0,
-            "conflict_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
+            "conflict_examples": [], "skipped": 0, "skipped_examples": [], "left_out": 0, "left_out_examples": [], "flags": [], "watch": null, "view": 1,
             "reading": {"times": 0, "processor_micros": 0, "ended_ns": 0}
         },
         "flagged": [], "flagged_unknown": {}, "claimed_unknown": {}, "exempt": 0, "exempt_examples": [], "would_exempt": 0,
@@ -98,7 +98,8 @@ pub(crate) fn settings() -> Value {
         "found": true, "mode": "enforce", "automatic": "observe", "limit": "1/3",
         "pauses": [{"by": "ann", "reason": "a move", "until": "2026-01-01T01:00:00Z"}], "opted_out": ["node-z"],
         "problem": "spec.limit: `x`; expected a part of the nodes as in 1/3", "away": "the watch of NodeFlags: refused",
-        "ignored_flags": [{"name": "one", "problem": "spec.node: there is no NodeMember `node-y` with a UID"}]
+        "ignored_flags": [{"name": "one", "problem": "its spec cannot be read: missing field `until`"}],
+        "flags_without_machine": [{"name": "two", "problem": "spec.node: there is no NodeMember `node-y` with a UID"}]
     })
 }
 
@@ -221,6 +222,11 @@ pub(crate) fn full() -> Status {
                 (
                     "/conflict_examples",
                     json!([{"object": "node `b`", "field": "addresses[0]", "message": "is no address"}]),
+                ),
+                ("/skipped", json!(2)),
+                (
+                    "/skipped_examples",
+                    json!([{"object": "slice `x/s`", "field": "endpoints[0].node", "message": "`node-w` is not among the nodes"}]),
                 ),
                 ("/left_out", json!(2)),
                 (

@@ -28,8 +28,11 @@ pub struct SettingsRow {
     pub problem: Option<String>,
     /// Why the agent cannot watch flags or settings at the moment. What it knew last holds. `None` if it can.
     pub away: Option<String>,
-    /// The NodeFlags that have no effect on this agent.
+    /// The NodeFlags that have no effect since they cannot be read.
     pub ignored_flags: Vec<IgnoredFlagRow>,
+    /// The NodeFlags that have no effect since their node is gone, or is another machine now, or was never there. This is no fault.
+    #[serde(default)]
+    pub flags_without_machine: Vec<IgnoredFlagRow>,
 }
 
 /// A time in which agents only observe.
@@ -95,6 +98,7 @@ mod tests {
             problem: None,
             away: None,
             ignored_flags: Vec::new(),
+            flags_without_machine: Vec::new(),
         };
         let none = SettingsRow { found: false, ..well.clone() };
         let off = SettingsRow { mode: SettingsMode::Off, ..well.clone() };

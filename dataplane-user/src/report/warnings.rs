@@ -262,7 +262,7 @@ codes! {
     }
     "NF33" OrdersNotTaken Fails {
         "flags or settings of the cluster are not carried out"
-        "The NodefenceSettings or NodeFlags cannot be watched or read, or a NodeFlag names a node, or a UID, that no NodeMember has. What was known last holds; such a NodeFlag has no effect."
+        "The NodefenceSettings or NodeFlags cannot be watched or read. What was known last holds; a NodeFlag that cannot be read has no effect."
         "What the newest settings or such flags say is not done on this node."
         "kubectl get nodeflags,nodefencesettings,nodemembers  # the warning names the object and its field"
     }

@@ -13,8 +13,8 @@ mod waiting;
 
 pub use file::FileSource;
 pub use file_watch::FileWatch;
+pub(crate) use kubernetes::{API_SERVER, OrdersEnd, OrdersRow, SettingsEnd, SettingsNow, Tell};
 pub use kubernetes::{ApiServer, Kubernetes, Pace};
-pub(crate) use kubernetes::{OrdersEnd, OrdersRow, SettingsEnd, SettingsNow, Tell};
 pub(crate) use objects::Gathered;
 pub use objects::Objects;
 pub use stored::{Kept, Stored, StoredAge};

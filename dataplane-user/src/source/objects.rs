@@ -300,6 +300,7 @@ mod tests {
             object: ObjectName::Node(name.into()),
             field: "spec.addresses[0]".to_owned(),
             message: "`x` is no IP address".to_owned(),
+            is_usual: false,
         };
         teller.tell(Change::Nodes(vec![node("a", "10.0.0.1"), node("b", "10.0.0.2")]));
         teller.tell(Change::LeftOut(conflict("a")));

@@ -155,4 +155,6 @@ pub struct Conflict {
     pub field: String,
     /// What is wrong, and what was expected.
     pub message: String,
+    /// A sound cluster has such things too: an endpoint on a node that is no member, or one that is in two slices for a moment.
+    pub is_usual: bool,
 }

@@ -242,7 +242,8 @@ impl Claims {
         true
     }
 
-    /// What is done about automatic claims: of the command line and the settings for all agents the weaker holds.
+    /// What is done about automatic claims: of the command line and the settings for all agents the weaker holds. Where settings are to come
+    /// and there are none, they count as those with nothing in them.
     pub(super) fn auto(&self) -> Auto {
         match &self.shared {
             _ if !self.settings.shares => self.settings.auto,
@@ -251,7 +252,8 @@ impl Claims {
         }
     }
 
-    /// The limit: of the command line's and that for all agents the stricter holds.
+    /// The limit: of the command line's and that for all agents the stricter holds. Where settings are to come and there are none, they count
+    /// as those with nothing in them.
     pub(super) fn limit(&self) -> Share {
         limit(&self.settings, self.shared.as_deref())
     }
@@ -358,5 +360,9 @@ impl Claims {
 }
 
 fn limit(settings: &EnforcerSettings, shared: Option<&SharedSettings>) -> Share {
-    shared.map_or(settings.limit, |shared| settings.limit.stricter(shared.limit))
+    match shared {
+        _ if !settings.shares => settings.limit,
+        Some(shared) => settings.limit.stricter(shared.limit),
+        None => settings.limit.stricter(Share::default()),
+    }
 }

@@ -63,6 +63,9 @@ impl Default for Share {
 }
 
 impl Share {
+    /// All nodes: no limit.
+    pub const ALL: Self = Self { part: 1, of: 1 };
+
     /// How many nodes may be cut, of so many.
     pub const fn allowed(self, nodes: u32) -> u32 {
         let allowed = nodes as u64 * self.part as u64 / if self.of == 0 { 1 } else { self.of as u64 };

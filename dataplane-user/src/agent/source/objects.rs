@@ -29,7 +29,7 @@ use crate::{
     enforce::Now,
     flags::now,
     report::ConflictRow,
-    source::{Gathered, Objects},
+    source::{API_SERVER, Gathered, Objects},
 };
 
 /// How often a start says again what it waits for.
@@ -216,7 +216,11 @@ impl Taking {
     /// Whether a view is believed.
     fn believed(&self, view: &ClusterView) -> Result<(), String> {
         if view.nodes.is_empty() && !self.allow_empty {
-            return Err("there are no nodes; if that is meant, start the agent with --allow-empty".to_owned());
+            let why = match self.objects.name() {
+                API_SERVER => "there are no NodeMembers: does the controller run? (kubectl get nodemembers)",
+                _ => "there are no nodes; if that is meant, start the agent with --allow-empty",
+            };
+            return Err(why.to_owned());
         }
         Ok(())
     }
@@ -301,7 +305,13 @@ impl Taking {
 
     /// Logs conflicts, each once, when it comes.
     fn log<'a>(&self, brought: impl Iterator<Item = &'a Conflict>) {
-        let mut brought = brought.peekable();
+        let is_wrong = |conflict: &&Conflict| {
+            if conflict.is_usual {
+                tracing::debug!(event = "endpoint-skipped", "{}: {conflict}", self.objects.name());
+            }
+            !conflict.is_usual
+        };
+        let mut brought = brought.filter(is_wrong).peekable();
         for conflict in brought.by_ref().take(EXAMPLES) {
             tracing::warn!(event = "objects-conflict", "{}: {conflict}", self.objects.name());
         }
@@ -316,11 +326,17 @@ impl Taking {
     }
 
     fn tell_conflicts(&self, sink: &SourceSink) {
-        let conflicts = self.objects.conflicts().count();
-        let conflict_examples = self.objects.conflicts().take(EXAMPLES).map(ConflictRow::new).collect();
+        let told = |is_usual| {
+            let those = || self.objects.conflicts().filter(move |conflict| conflict.is_usual == is_usual);
+            (those().count(), those().take(EXAMPLES).map(ConflictRow::new).collect())
+        };
+        let (conflicts, conflict_examples) = told(false);
+        let (skipped, skipped_examples) = told(true);
         sink.row.send_modify(|row| {
             row.conflicts = conflicts;
             row.conflict_examples = conflict_examples;
+            row.skipped = skipped;
+            row.skipped_examples = skipped_examples;
         });
     }
 }

@@ -9,7 +9,7 @@ use crate::{
         AnswerArg, AutoArg, GuardArg, LogFormat, ModeArg, ProxyArg, TcArg, XdpArg, kind, patience, share,
         view_age,
     },
-    enforce::Share,
+    enforce::{Auto, Share},
     plan::audit::{Cidr, Kind},
 };
 
@@ -107,18 +107,21 @@ pub struct AgentArgs {
     #[arg(long, help_heading = CUT)]
     pub force: bool,
 
-    /// What is done about claims on nodes that no person made; the weaker of this and --mode holds
+    /// What is done about claims on nodes that no person made; the weaker of this and --mode holds [default: observe; with --kubernetes: what NodefenceSettings say]
     ///
-    /// This version has no cause of its own that makes such claims.
-    #[arg(long, help_heading = CUT, default_value = "observe")]
-    pub auto: AutoArg,
+    /// This version has no cause of its own that makes such claims. With --kubernetes the weaker of this and of `automatic` in
+    /// NodefenceSettings holds.
+    #[arg(long, help_heading = CUT)]
+    pub auto: Option<AutoArg>,
 
-    /// How many nodes such claims may cut, of all, of each zone and of each pool: a part, and at least one. Where more are claimed, none of these claims is enforced there
+    /// How many nodes such claims may cut, of all, of each zone and of each pool: a part, and at least one. Where more are claimed, none of these claims is enforced there [default: 1/3; with --kubernetes: what NodefenceSettings say]
+    ///
+    /// With --kubernetes flags without `force` count as such claims, and the stricter of this and of `limit` in NodefenceSettings holds.
     ///
     /// `status` and the log name such claims. For 5 min after they are withheld, only claims count that were first raised after that. A
     /// claim that was withheld and is raised anew in that time is as old as it was. Flagged nodes use the limit up too, and stay cut.
-    #[arg(long, help_heading = CUT, value_name = "PART/OF", default_value = "1/3", value_parser = share)]
-    pub auto_limit: Share,
+    #[arg(long, help_heading = CUT, value_name = "PART/OF", value_parser = share)]
+    pub auto_limit: Option<Share>,
 
     /// Cut nothing, and only count, while the source of nodes has not confirmed its view for so long [default: a view holds however old it is]
     ///
@@ -266,4 +269,22 @@ pub struct AgentArgs {
     /// RUST_LOG counts at the start, and `nodefence log-level` from then on. docs/log.md lists the log's lines.
     #[arg(long, help_heading = PROCESS, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
+}
+
+impl AgentArgs {
+    /// What is done about automatic claims at most. With `--kubernetes` an option that was not given holds nothing back.
+    pub(in crate::cli) const fn auto(&self) -> Auto {
+        match self.auto {
+            Some(AutoArg::Off) => Auto::Off,
+            Some(AutoArg::Observe) => Auto::Observe,
+            Some(AutoArg::Enforce) => Auto::Enforce,
+            None if self.kubernetes => Auto::Enforce,
+            None => Auto::Observe,
+        }
+    }
+
+    /// The limit at most, as [`Self::auto`] has it.
+    pub(in crate::cli) fn auto_limit(&self) -> Share {
+        self.auto_limit.unwrap_or(if self.kubernetes { Share::ALL } else { Share::default() })
+    }
 }

@@ -116,13 +116,13 @@ fn end(args: &FlagNode, now: Timestamp) -> Result<Timestamp, Error> {
     if is_long && !args.long { Err(Error::TooLong) } else { Ok(until) }
 }
 
-/// The UID of a node: that of its member, else that of the Node itself if the user may read it.
+/// The UID of a node: that of its member, else that of the Node itself.
 async fn uid(session: &Session, known: &Known, node: &str) -> Result<String, Error> {
     if let Some(member) = known.members.get(node) {
         return Ok(member.spec.uid.clone());
     }
     let nodes: Api<Node> = Api::all(session.client.clone());
-    let found = ask::get(&nodes, node).await.ok().flatten();
+    let found = ask::get(&nodes, node).await?;
     found.and_then(|node| node.metadata.uid).ok_or_else(|| Error::UnknownNode(node.to_owned()))
 }
 

@@ -246,6 +246,20 @@ async fn a_node_without_member_is_flagged_by_the_uid_of_the_node() {
     assert!(report.warnings[0].contains("no NodeMember"), "{report:?}");
 }
 
+#[tokio::test]
+async fn who_may_not_read_a_node_without_member_is_told_so() {
+    let server = Server::new();
+    let refused = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": "nodes is forbidden",
+    });
+    server.answer(Method::GET, "/api/v1/nodes/node-x", 403, refused);
+    let session = server.session().await.unwrap();
+    let error = flag::flag(&session, &args("node-x")).await.unwrap_err();
+    assert!(error.to_string().contains("you may not get nodes"), "{error}");
+    assert!(error.to_string().contains("nodefence-preflight"), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flag_is_waited_for_until_it_is_judged() {
     let server = Server::new();

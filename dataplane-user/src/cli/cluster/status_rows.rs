@@ -1,7 +1,8 @@
 //! The state of the whole cluster in one page. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ use crate::{
     report::Document,
 };
 
+/// How long after its creation a flag waits for the controller's word in a sound cluster.
+const JUDGED_IN: Duration = Duration::from_secs(30);
 /// How many nodes a line names.
 const NAMED: usize = 5;
 
@@ -102,7 +105,7 @@ impl ClusterStatus {
         };
         this.problems = known.unread_texts();
         let is_missing = this.settings.is_none() && known.unread_settings().is_none();
-        this.problems.extend(problems(&this, is_missing));
+        this.problems.extend(problems(&this, is_missing, server.now));
         this
     }
 }
@@ -144,7 +147,7 @@ fn is_weaker(agent: &AgentRow, does: Does) -> bool {
     )
 }
 
-fn problems(status: &ClusterStatus, is_without_settings: bool) -> Vec<String> {
+fn problems(status: &ClusterStatus, is_without_settings: bool, now: Timestamp) -> Vec<String> {
     let mut problems = Vec::new();
     if is_without_settings {
         problems.push("there is no NodefenceSettings/default: agents cut nothing".to_owned());
@@ -157,6 +160,13 @@ fn problems(status: &ClusterStatus, is_without_settings: bool) -> Vec<String> {
         if matches!(row.state, FlagState::Withheld | FlagState::NodeUnknown) {
             let message = if row.message.is_empty() { String::new() } else { format!(": {}", row.message) };
             problems.push(format!("flag {} of node {} is {}{message}", row.name, row.node, state(row.state)));
+        }
+        let is_old = row.created.is_some_and(|created| created + JUDGED_IN < now);
+        if row.state == FlagState::Pending && row.message.is_empty() && is_old {
+            problems.push(format!(
+                "flag {} of node {}: the controller has said nothing: does it run?",
+                row.name, row.node
+            ));
         }
     }
     if let Some(why) = &status.agents_unknown {
@@ -270,7 +280,10 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_with_a_good_cluster() {
-        let known = known([member("a", None, None), member("b", None, None)], [flag("b", "alice")]);
+        let mut new = flag("b", "alice");
+        new.metadata.creation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now() - JUDGED_IN));
+        let known = known([member("a", None, None), member("b", None, None)], [new]);
         let found = status(&known, &[("a", agent("enforce")), ("b", agent("enforce"))]);
         assert_eq!(found.problems, [""; 0]);
         assert_eq!(found.flags, BTreeMap::from([("Pending".to_owned(), 1)]));
@@ -279,6 +292,13 @@ mod tests {
         known.settings.as_mut().unwrap().mode = crate::crds::SettingsMode::Observe;
         let found = status(&known, &[("a", agent("observe")), ("b", agent("observe"))]);
         assert_eq!(found.problems, [""; 0]);
+    }
+
+    #[test]
+    fn a_flag_of_which_the_controller_says_nothing_is_a_problem() {
+        let known = known([member("a", None, None)], [flag("a", "alice")]);
+        let found = status(&known, &[("a", agent("enforce"))]);
+        assert_eq!(found.problems, ["flag a-7xk2p of node a: the controller has said nothing: does it run?"]);
     }
 
     #[test]

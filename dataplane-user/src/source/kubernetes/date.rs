@@ -108,11 +108,22 @@ impl ServerClock {
         time
     }
 
-    /// The time that the clock shows now. `None` until an answer had a date.
+    /// The time that the clock furthest ahead shows now. `None` until an answer had a date.
     pub(crate) fn shows(&self, now: Now) -> Option<Timestamp> {
         let first = self.0.borrow().map(|known| known.first).filter(|first| first.shown.is_some())?;
+        Self::shown_by(first.off, now)
+    }
+
+    /// The time that the clock furthest behind shows now, for what cannot be taken back. `None` until an answer had a date.
+    pub(crate) fn shows_at_least(&self, now: Now) -> Option<Timestamp> {
+        let last = self.0.borrow().map(|known| known.last).filter(|last| last.shown.is_some())?;
+        Self::shown_by(-last.off, now)
+    }
+
+    /// The time that a clock shows now which is so far ahead of CLOCK_BOOTTIME.
+    fn shown_by(ahead: SignedDuration, now: Now) -> Option<Timestamp> {
         let boot = SignedDuration::try_from(now.boot).ok()?;
-        Timestamp::from_duration(first.off.checked_add(boot)?).ok()
+        Timestamp::from_duration(ahead.checked_add(boot)?).ok()
     }
 }
 
@@ -245,6 +256,9 @@ mod tests {
         let until = noon() + SignedDuration::from_mins(30);
         assert_eq!(time.first_shows(until), Duration::from_millis(1_599_500));
         assert_eq!(time.last_shows(until), Duration::from_millis(2_799_500));
+        let half = SignedDuration::from_millis(500);
+        assert_eq!(clock.shows(at(1_000)), Some(noon() + SignedDuration::from_mins(20) + half));
+        assert_eq!(clock.shows_at_least(at(1_000)), Some(noon() + half));
     }
 
     #[test]

@@ -104,6 +104,13 @@ pub(super) enum Ignored {
     OtherMachine { node: NodeName, flagged: Arc<str>, there: Arc<str> },
 }
 
+impl Ignored {
+    /// Whether the flag itself is wrong. Otherwise its machine is gone, or another one, as after any replacement of a node.
+    pub(super) const fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Unreadable(_))
+    }
+}
+
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

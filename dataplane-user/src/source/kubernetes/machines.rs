@@ -89,6 +89,7 @@ mod tests {
             object: ObjectName::Node("b".into()),
             field: "spec".to_owned(),
             message: "it is".to_owned(),
+            is_usual: false,
         };
         assert!(machines.follow(&[Change::LeftOut(unreadable)]));
         assert_eq!((machines.uid("a"), machines.uid("b")), (None, None));

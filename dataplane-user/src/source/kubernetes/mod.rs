@@ -30,12 +30,15 @@ use news::{Kind, Outlook, WAITING};
 use orders::Orders;
 pub(crate) use orders::{OrdersEnd, OrdersRow, Tell};
 pub use pace::Pace;
+pub(crate) use settings::shared_settings;
 pub(crate) use settings_watch::{SettingsEnd, SettingsNow};
 use wire::{Flag, Member, Service, Slice};
 
 use super::{Objects, changes};
 use crate::cluster::SourceName;
 
+/// The name of this source.
+pub(crate) const API_SERVER: SourceName = SourceName::new("the API server", "kubernetes");
 /// The label that the endpoints controller gives to slices of headless Services.
 const NOT_HEADLESS_SLICES: &str = "!service.kubernetes.io/headless";
 /// The field by which the API server knows headless Services (`cmd/kube-proxy/app/server.go`, v1.36).
@@ -91,8 +94,7 @@ impl Kubernetes {
             false => (all.clone(), all.clone()),
         };
         let (teller, changes) = changes();
-        let name = SourceName::new("the API server", "kubernetes");
-        let objects = Objects { name, services: true, confirms: true, changes };
+        let objects = Objects { name: API_SERVER, services: true, confirms: true, changes };
         let (to, told) = mpsc::channel(WAITING);
         let (machines, of_machines) = watch::channel(Machines::default());
         let outlook = Outlook::new(teller, heard, machines);

@@ -36,8 +36,10 @@ pub(crate) struct OrdersRow {
     pub(crate) away: Option<String>,
     /// All that there is was told, or is not to be had now. A start waits a moment for this.
     pub(crate) is_known: bool,
-    /// NodeFlags that mean nothing, and why.
+    /// NodeFlags that mean nothing since they cannot be read, and why.
     pub(crate) ignored: Vec<(Arc<str>, String)>,
+    /// NodeFlags whose machine is gone, or was never there, and why.
+    pub(crate) without_machine: Vec<(Arc<str>, String)>,
 }
 
 /// The receivers' end.
@@ -115,6 +117,12 @@ impl Orders {
         }
     }
 
+    /// The flags that mean nothing, since they cannot be read, or else since their machine is not there.
+    fn ignored(&self, is_unreadable: bool) -> Vec<(Arc<str>, String)> {
+        let those = self.flags.ignored().filter(|(_, why)| why.is_unreadable() == is_unreadable);
+        those.map(|(name, why)| (Arc::clone(name), why.to_string())).collect()
+    }
+
     /// Tells what changed.
     fn say(&mut self) {
         let now = now();
@@ -127,12 +135,16 @@ impl Orders {
             inputs.into_iter().for_each(tell);
         }
         for (name, why) in self.flags.newly_ignored() {
-            tracing::warn!(
-                event = "flag-ignored",
-                flag = &*name,
-                problem = %why,
-                "a NodeFlag means nothing here"
-            );
+            if why.is_unreadable() {
+                tracing::warn!(event = "flag-ignored", flag = &*name, problem = %why, "a NodeFlag means nothing here");
+            } else {
+                tracing::info!(
+                    event = "flag-without-machine",
+                    flag = &*name,
+                    why = %why,
+                    "a NodeFlag means nothing: its machine is not there"
+                );
+            }
         }
         let row = OrdersRow {
             off: settings.off() == Some(true),
@@ -140,7 +152,8 @@ impl Orders {
                 && (self.flags.is_told() || self.of_flags.has_failed()),
             problem: settings.problem().map(str::to_owned),
             away: self.of_flags.away().or(away),
-            ignored: self.flags.ignored().map(|(name, why)| (Arc::clone(name), why.to_string())).collect(),
+            ignored: self.ignored(true),
+            without_machine: self.ignored(false),
         };
         self.row.send_if_modified(|before| {
             let is_other = *before != row;

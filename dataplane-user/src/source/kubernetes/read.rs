@@ -65,7 +65,7 @@ fn full_name(metadata: &ObjectMeta) -> String {
 }
 
 fn conflict(object: ObjectName) -> impl Fn(Fault) -> Conflict {
-    move |(field, message)| Conflict { object: object.clone(), field, message }
+    move |(field, message)| Conflict { object: object.clone(), field, message, is_usual: false }
 }
 
 fn address(text: &str, field: impl Fn() -> String) -> Result<IpAddr, Fault> {

@@ -5,11 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
-use super::{date::ServerTime, read::Read, wire};
+use super::{
+    date::{ServerClock, ServerTime},
+    read::Read,
+    wire,
+};
 use crate::{
     cluster::NodeName,
     crds::{NodefenceSettingsSpec, OptOuts, Pause, SETTINGS_NAME, SettingsMode, share},
-    enforce::{Auto, Input, Share, SharedPause, SharedSettings},
+    enforce::{Auto, Input, Now, Share, SharedPause, SharedSettings},
     plan::Mode,
     source::Texts,
 };
@@ -48,16 +52,7 @@ impl Read for wire::Settings {
         if !self.counts() {
             return Ok(None);
         }
-        let limit: String = field(&self.spec, "limit", || NodefenceSettingsSpec::default().limit)?;
-        let opted_out: OptOuts = field(&self.spec, "optOuts", OptOuts::default)?;
-        Ok(Some(Given {
-            mode: field(&self.spec, "mode", SettingsMode::default)?,
-            automatic: field(&self.spec, "automatic", SettingsMode::default)?,
-            limit: share(&limit)
-                .ok_or_else(|| format!("spec.limit: `{limit}`; expected a part of the nodes as in 1/3"))?,
-            pauses: field(&self.spec, "pauses", Vec::new)?,
-            opted_out: opted_out.nodes.into_iter().map(NodeName::from).collect(),
-        }))
+        Given::of(&self.spec).map(Some)
     }
 
     fn single(given: Given) -> SettingsChange {
@@ -189,7 +184,29 @@ impl SettingsTold {
     }
 }
 
+/// What agents make of this content of the settings now. The error names the field.
+pub(crate) fn shared_settings(
+    spec: &serde_json::Value,
+    clock: &ServerClock,
+    now: Now,
+) -> Result<SharedSettings, String> {
+    Given::of(spec).map(|given| given.shared(clock.read(now)))
+}
+
 impl Given {
+    fn of(spec: &serde_json::Value) -> Result<Self, String> {
+        let limit: String = field(spec, "limit", || NodefenceSettingsSpec::default().limit)?;
+        let opted_out: OptOuts = field(spec, "optOuts", OptOuts::default)?;
+        Ok(Self {
+            mode: field(spec, "mode", SettingsMode::default)?,
+            automatic: field(spec, "automatic", SettingsMode::default)?,
+            limit: share(&limit)
+                .ok_or_else(|| format!("spec.limit: `{limit}`; expected a part of the nodes as in 1/3"))?,
+            pauses: field(spec, "pauses", Vec::new)?,
+            opted_out: opted_out.nodes.into_iter().map(NodeName::from).collect(),
+        })
+    }
+
     fn shared(&self, clock: ServerTime) -> SharedSettings {
         // A pause that ends too early is a cut that nobody wants.
         let ends = |until: Timestamp| clock.last_shows(until);

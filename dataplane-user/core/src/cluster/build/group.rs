@@ -222,7 +222,7 @@ impl Group {
         let others = if self.faults.is_empty() { around.reached.faults(object) } else { Vec::new() };
         for (field, message) in self.faults.iter().cloned().chain(others) {
             let object = ObjectName::Service(Arc::clone(&object.name));
-            outcome.conflicts.push(Conflict { object, field, message });
+            outcome.conflicts.push(Conflict { object, field, message, is_usual: false });
         }
         if !self.faults.is_empty() {
             return outcome;
@@ -230,7 +230,8 @@ impl Group {
         if let ServiceMode::Unknown(name) = &object.mode {
             let message = format!("`{name}` is no mode: expected observe or off; its endpoints are not cut");
             let object = ObjectName::Service(Arc::clone(&object.name));
-            outcome.conflicts.push(Conflict { object, field: "mode".to_owned(), message });
+            let field = "mode".to_owned();
+            outcome.conflicts.push(Conflict { object, field, message, is_usual: false });
         }
         let mut service = without_endpoints(object);
         let mut endpoints = Endpoints {
@@ -243,10 +244,10 @@ impl Group {
         };
         for slice in &self.slices {
             for (e, endpoint) in slice.endpoints().enumerate() {
-                for (what, message) in endpoints.take(&endpoint) {
+                for EndpointFault { what, message, is_usual } in endpoints.take(&endpoint) {
                     let object = ObjectName::Slice(Arc::clone(&slice.name));
                     let field = format!("endpoints[{e}].{what}");
-                    outcome.conflicts.push(Conflict { object, field, message });
+                    outcome.conflicts.push(Conflict { object, field, message, is_usual });
                 }
             }
         }
@@ -295,12 +296,30 @@ struct Endpoints<'a> {
     more: Alike<More>,
 }
 
+/// What is wrong with an endpoint.
+struct EndpointFault {
+    what: String,
+    message: String,
+    /// See [`Conflict::is_usual`].
+    is_usual: bool,
+}
+
+impl EndpointFault {
+    fn new(what: &str, message: String) -> Self {
+        Self { what: what.to_owned(), message, is_usual: false }
+    }
+
+    fn usual(what: &str, message: String) -> Self {
+        Self { is_usual: true, ..Self::new(what, message) }
+    }
+}
+
 impl Endpoints<'_> {
-    fn take(&mut self, object: &ListedEndpoint<'_>) -> Vec<Fault> {
+    fn take(&mut self, object: &ListedEndpoint<'_>) -> Vec<EndpointFault> {
         let mut faults = Vec::new();
         let address = object.address;
         if let Err(why) = check_address(address) {
-            return vec![("address".to_owned(), why)];
+            return vec![EndpointFault::new("address", why)];
         }
         let targets = object.ports().map(|own| self.targets(own, &mut faults));
         let target = |(place, port): (usize, &ServicePort)| {
@@ -312,7 +331,8 @@ impl Endpoints<'_> {
         if let Some((_, port, target)) = sockets.iter().find(|socket| self.sockets.contains(socket)) {
             let socket = SocketAddr::new(address, *target);
             let port = &self.service.ports[*port].name;
-            faults.push(("address".to_owned(), format!("{socket} stands there already for port `{port}`")));
+            let message = format!("{socket} stands there already for port `{port}`");
+            faults.push(EndpointFault::usual("address", message));
             return faults;
         }
         self.sockets.extend(sockets);
@@ -339,19 +359,19 @@ impl Endpoints<'_> {
     }
 
     /// The node on which an endpoint runs, and whether that node has the address too ([`Kind`]). `None`: the endpoint is tied to no node, and never cut.
-    fn tie(&mut self, object: &ListedEndpoint<'_>, faults: &mut Vec<Fault>) -> Option<Marked> {
+    fn tie(&mut self, object: &ListedEndpoint<'_>, faults: &mut Vec<EndpointFault>) -> Option<Marked> {
         let owners = self.around.owners;
-        let mut fault = |what: &str, why: String| faults.push((what.to_owned(), why));
         let Some(node) = object.node else {
             if object.host_network() {
-                fault("node", "missing; a hostNetwork endpoint has its node's address".to_owned());
+                let message = "missing; a hostNetwork endpoint has its node's address".to_owned();
+                faults.push(EndpointFault::new("node", message));
                 return None;
             }
             return self.tie_by_address(object.address);
         };
         let name = owners.names.text(node);
         if !(self.around.is_node)(name) {
-            fault("node", format!("`{name}` is not among the nodes"));
+            faults.push(EndpointFault::usual("node", format!("`{name}` is not among the nodes")));
             return None;
         }
         match owners.of(object.address)? {
@@ -360,7 +380,8 @@ impl Endpoints<'_> {
                 (!withheld && name == node).then(|| kind.of(node))
             }
             owner @ AddressOwner::Disputed(..) => {
-                fault("address", owners.dispute(owner, object.address)?);
+                let message = owners.dispute(owner, object.address)?;
+                faults.push(EndpointFault::new("address", message));
                 None
             }
         }
@@ -377,20 +398,20 @@ impl Endpoints<'_> {
     }
 
     /// An endpoint's own ports, in the order of the Service's; 0 for those that it does not name.
-    fn targets(&self, own: &BTreeMap<String, u16>, faults: &mut Vec<Fault>) -> Box<[u16]> {
+    fn targets(&self, own: &BTreeMap<String, u16>, faults: &mut Vec<EndpointFault>) -> Box<[u16]> {
         let mut targets = vec![0; self.service.ports.len()].into_boxed_slice();
         for (name, target) in own {
             match self.service.ports.iter().position(|port| port.name == *name) {
                 Some(p) => targets[p] = *target,
                 None => {
                     let why = format!("`{}` has no port `{name}`", self.service.name);
-                    faults.push((format!("ports.{name}"), why));
+                    faults.push(EndpointFault::new(&format!("ports.{name}"), why));
                 }
             }
         }
         if own.is_empty() && !self.service.ports.is_empty() {
             let why = "empty; leave it out for the Service's own target ports";
-            faults.push(("ports".to_owned(), why.to_owned()));
+            faults.push(EndpointFault::new("ports", why.to_owned()));
         }
         targets
     }

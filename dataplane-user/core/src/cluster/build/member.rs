@@ -60,7 +60,7 @@ impl Member {
         found.faults.extend(surplus.map(|why| ("name".to_owned(), why)));
         let node = found.faults.is_empty().then(|| found.node(&self.object, tied));
         let object = || ObjectName::Node(self.object.name.clone());
-        let conflict = |(field, message)| Conflict { object: object(), field, message };
+        let conflict = |(field, message)| Conflict { object: object(), field, message, is_usual: false };
         self.conflicts = found.faults.into_iter().map(conflict).collect();
         // An equal node stays the same one, so that followers that compare pointers need not look into it.
         let is_another = self.node.as_deref() != node.as_ref();

@@ -220,6 +220,20 @@ fn the_weakest_of_what_is_done_about_automatic_claims_and_the_stricter_limit_hol
     assert_eq!(of(Auto::Enforce, Auto::Enforce, (2, 6), (1, 3)), (Auto::Enforce, (2, 6)));
 }
 
+/// An agent whose command line says nothing of automatic claims.
+#[test]
+fn settings_alone_decide_about_automatic_claims_where_the_command_line_says_nothing() {
+    let own = EnforcerSettings { auto: Auto::Enforce, limit: Share::ALL, shares: true, ..settings() };
+    let mut rig = Rig::with(&cluster(), own);
+    let held = |rig: &mut Rig| (rig.world().auto, rig.world().limit);
+    assert_eq!(held(&mut rig), (Auto::Observe, Share::default()), "nothing has come");
+    let wide = Share { part: 2, of: 3 };
+    share(&mut rig, SharedSettings { auto: Auto::Enforce, limit: wide, ..enforcing() });
+    assert_eq!(held(&mut rig), (Auto::Enforce, wide));
+    rig.tell(Input::Shared(None));
+    assert_eq!(held(&mut rig), (Auto::Observe, Share::default()), "they are gone");
+}
+
 #[test]
 fn another_limit_holds_at_once() {
     let mut rig = rig();

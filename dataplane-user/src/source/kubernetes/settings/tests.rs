@@ -3,7 +3,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::enforce::Now;
 
 fn now() -> Now {
     let wall = "2026-11-28T12:00:00Z".parse().expect("a time");

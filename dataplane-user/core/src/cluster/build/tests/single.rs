@@ -182,6 +182,7 @@ fn what_comes_before_what_it_is_part_of_waits_for_it() {
     assert!(told.brought.is_empty());
     told.tell(Change::Service(service("x/a", "10.96.0.1")));
     assert_eq!(told.brought, ["slice `s`, endpoints[0].node: `a` is not among the nodes"]);
+    assert!(told.builder.conflicts().all(|conflict| conflict.is_usual), "such nodes are no members");
     assert_eq!(told.tied(), [None]);
     // Before all nodes are there the place of one is another.
     told.tell(Change::Node(node("b", &["10.0.0.2"])));
@@ -293,7 +294,8 @@ fn what_a_service_that_cannot_be_read_runs_at_is_cut_for_nobody() {
     let left_out = || {
         let object = ObjectName::Service("x/a".into());
         let message = "`x` is no IP address".to_owned();
-        Change::LeftOut(Conflict { object, field: "spec.externalIPs[0]".to_owned(), message })
+        let field = "spec.externalIPs[0]".to_owned();
+        Change::LeftOut(Conflict { object, field, message, is_usual: false })
     };
     let mut told = Told::new([
         named(("a", "10.0.0.1")),
@@ -392,6 +394,7 @@ fn of_two_slices_with_one_endpoint_the_first_by_name_counts() {
         told.brought,
         ["slice `s2`, endpoints[0].address: 10.1.0.1:8080 stands there already for port ``"]
     );
+    assert!(told.builder.conflicts().all(|conflict| conflict.is_usual), "it moves between slices");
     assert!(told.builder.view().services.unwrap()[0].endpoints[0].ready);
     told.tell(Change::Gone(ObjectName::Slice("s1".into())));
     assert!(!told.builder.view().services.unwrap()[0].endpoints[0].ready);
