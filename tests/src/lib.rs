@@ -13,6 +13,7 @@ pub mod checks;
 pub mod client;
 pub mod cluster;
 pub mod cut;
+pub mod disk;
 mod each_topology;
 pub mod expected;
 pub mod four_nodes;

@@ -81,7 +81,7 @@ pub(crate) struct File {
 
 /// This machine's kernel is enough for each change. With `--all` the file runs on the other kernels too.
 const NATIVE_REST_IN_ALL: &[On] = &[On::Native, On::EachInAll];
-/// No guest can run the file. The file reads the sources, renders the chart, needs two control planes, ends the API server, is too much for an emulated processor (the
+/// No guest can run the file. The file reads the sources, renders the chart, needs two control planes, ends the API server, suspends a disk of its own, is too much for an emulated processor (the
 /// demo's 32 clients, the incident's 60, an agent's start within a verdict's life, a flood), or tests something that only newer kernels have (MPTCP's `close_timeout`).
 const NATIVE: &[On] = &[On::Native];
 /// The kernels with both ways to attach, to delete and to answer, and this machine's own kernel.
@@ -136,6 +136,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_audit", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]).is(&[Waits]),
     file("kube_audit::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_controller", NATIVE, 10).needs(&[KubeProxy]),
+    file("kube_disk", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_drain", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_drain::seldom", GUEST_OLDEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_flags", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
