@@ -130,7 +130,7 @@ enum Verb {
         #[arg(long, conflicts_with_all = ["proxy", "scenarios", "until", "keep"])]
         all: bool,
         /// How far to go.
-        #[arg(long, value_enum, default_value = "incident")]
+        #[arg(long, value_enum, default_value = "removed")]
         until: cluster::Until,
         /// Leave the cluster up until Ctrl-C, and print how to look at it.
         #[arg(long)]

@@ -19,7 +19,7 @@ use crate::{
     causes::causes,
     dataplane,
     flags::monotonic_ns,
-    ledger::{self, Entry, Ledger, OwnerLock, Pair},
+    ledger::{self, Entry, Ledger, OwnerLock, Pair, WaitingGuard},
     sched,
 };
 
@@ -114,8 +114,10 @@ pub fn guard(run_dir: &Path, pin_dir: &Path, mut ends: Ends, wait: bool) -> Resu
             "the guard's pin folder {pins} is in no BPF filesystem yet; in a container, mount the agent's there (volume of /sys/fs/bpf)"
         );
     }
-    GuardState::new(run_dir, pin_dir, Whose::Folder { place, ends }).run()?;
-    tracing::info!(event = "guard-ends", "the guard ends; nothing is left to be restored");
+    let mut state = GuardState::new(run_dir, pin_dir, Whose::Folder { place, ends });
+    state.run()?;
+    let why = if state.left_to_next { "another guard goes on" } else { "nothing is left to be restored" };
+    tracing::info!(event = "guard-ends", "the guard ends; {why}");
     Ok(())
 }
 
@@ -127,12 +129,16 @@ fn take_place(run_dir: &Path, patience: Duration) -> Result<OwnerLock, GuardErro
 /// Waits until no other guard watches over the run folder. Returns `None` where this guard is told to end meanwhile.
 fn await_place(run_dir: &Path, ends: &mut Ends) -> Result<Option<OwnerLock>, GuardError> {
     let mut said = false;
+    let mut shown = None;
     loop {
         if let Some(place) = OwnerLock::take_apart(run_dir, PATIENCE)? {
             return Ok(Some(place));
         }
         if ends.told().is_some() {
             return Ok(None);
+        }
+        if shown.is_none() {
+            shown = WaitingGuard::show(run_dir)?;
         }
         if !said {
             said = true;
@@ -170,11 +176,21 @@ struct GuardState<'a> {
     /// Destinations that were restored and struck from the ledger. A stopped agent may have changes of them on their way.
     struck: BTreeMap<Pair, Entry>,
     told: String,
+    /// Whether this guard ends because another one waits for its place.
+    left_to_next: bool,
 }
 
 impl<'a> GuardState<'a> {
     fn new(run_dir: &'a Path, pin_dir: &'a Path, whose: Whose) -> Self {
-        Self { run_dir, pin_dir, whose, lock: None, struck: BTreeMap::new(), told: String::new() }
+        Self {
+            run_dir,
+            pin_dir,
+            whose,
+            lock: None,
+            struck: BTreeMap::new(),
+            told: String::new(),
+            left_to_next: false,
+        }
     }
 
     fn run(&mut self) -> Result<(), GuardError> {
@@ -210,6 +226,12 @@ impl<'a> GuardState<'a> {
             return Ok((!may_end).then_some(TICK));
         }
         let of_agent = matches!(self.whose, Whose::Agent { .. });
+        // As when a pod ends beside the new pod of its node, whose agent holds the drain: the guard that waits restores what this one would. Without that
+        // one, this guard stays until the kubelet kills it.
+        if may_end && !of_agent && self.struck.is_empty() && WaitingGuard::is_shown(self.run_dir)? {
+            self.left_to_next = true;
+            return Ok(None);
+        }
         // The guard owns the ledger while it restores, so that no agent takes the ledger over meanwhile.
         let asks = may_end || !of_agent;
         let owner = if asks { OwnerLock::take(self.run_dir, Duration::ZERO)? } else { None };
@@ -367,6 +389,24 @@ mod tests {
         assert_eq!(guard.step().unwrap(), Some(TICK));
         assert!(Ledger::is_empty(run_dir).unwrap());
         assert_eq!(guard.step().unwrap(), None);
+    }
+
+    #[test]
+    fn one_that_is_told_to_end_leaves_the_rest_to_one_that_waits() {
+        let folder = drained();
+        let (run_dir, pin_dir) = (folder.path(), folder.path().join("none"));
+        let _agent = OwnerLock::take(run_dir, Duration::ZERO).unwrap().unwrap();
+        let mut guard = apart(run_dir, &pin_dir);
+        let waits = WaitingGuard::show(run_dir).unwrap().unwrap();
+        let another = WaitingGuard::show(run_dir).unwrap().unwrap();
+        assert_eq!(guard.step().unwrap(), Some(AGAIN), "nobody told it to end");
+        // To this thread alone.
+        raise(Signal::SIGTERM).unwrap();
+        drop(waits);
+        assert_eq!(guard.step().unwrap(), None);
+        assert!(guard.left_to_next && !Ledger::is_empty(run_dir).unwrap());
+        drop(another);
+        assert_eq!(guard.step().unwrap(), Some(AGAIN), "nobody waits any more");
     }
 
     /// A long ledger of which all is restored would keep the guard from its end.

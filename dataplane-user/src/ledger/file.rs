@@ -165,7 +165,7 @@ impl Ledger {
     /// Where a file cannot be removed.
     pub fn remove(run_dir: &Path) -> Result<bool, Error> {
         let mut was = false;
-        for name in ["log", "new", "turn", "owner", "guard", "apart"] {
+        for name in ["log", "new", "turn", "owner", "guard", "apart", "waits"] {
             let path = run_dir.join(format!("{}{name}", super::FILES));
             match fs::remove_file(&path) {
                 Ok(()) => was |= name == "log",

@@ -46,6 +46,34 @@ impl IpvsLock {
 /// The end of the name of the lock file that an external guard holds.
 const APART: &str = "apart";
 
+/// The end of the name of the file that guards lock that wait for the end of another one.
+const WAITS: &str = "waits";
+
+/// Shows that a guard waits for the end of another one. Several may wait at once.
+#[derive(Debug)]
+pub struct WaitingGuard {
+    _file: Flock<File>,
+}
+
+impl WaitingGuard {
+    /// `None` where another process holds the lock for half a second.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn show(run_dir: &Path) -> Result<Option<Self>, Error> {
+        let shown = lock_as(FlockArg::LockSharedNonblock, run_dir, WAITS, TURN)?;
+        Ok(shown.map(|file| Self { _file: file }))
+    }
+
+    /// Whether a guard waits.
+    ///
+    /// # Errors
+    /// Where the lock's file cannot be used.
+    pub fn is_shown(run_dir: &Path) -> Result<bool, Error> {
+        Ok(lock(run_dir, WAITS, Duration::ZERO)?.is_none())
+    }
+}
+
 /// The lock that an agent holds while it lives. A process that gets the lock knows that no agent uses the ledger, not even a stopped one.
 #[derive(Debug)]
 pub struct OwnerLock {
@@ -107,11 +135,20 @@ fn path(run_dir: &Path, name: &str) -> PathBuf {
 }
 
 fn lock(run_dir: &Path, name: &str, patience: Duration) -> Result<Option<Flock<File>>, Error> {
+    lock_as(FlockArg::LockExclusiveNonblock, run_dir, name, patience)
+}
+
+fn lock_as(
+    kind: FlockArg,
+    run_dir: &Path,
+    name: &str,
+    patience: Duration,
+) -> Result<Option<Flock<File>>, Error> {
     let path = path(run_dir, name);
     let mut file = open(&path).map_err(|source| Error { path: path.clone(), what: "open", source })?;
     let end = Instant::now() + patience;
     loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(file, kind) {
             Ok(locked) => return Ok(Some(locked)),
             Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < end => {
                 file = back;

@@ -15,7 +15,7 @@ mod stored;
 mod tests;
 
 pub use file::{Ledger, Loaded, put_aside};
-pub use locks::{IpvsLock, OwnerLock, has_guard_apart};
+pub use locks::{IpvsLock, OwnerLock, WaitingGuard, has_guard_apart};
 pub use nodefence_core::ledger::{Entry, Pair, Phase, Record};
 
 use std::{

@@ -29,6 +29,20 @@ const IMAGE: &str = "localhost/nodefence-pod:1";
 const PODS: usize = 2;
 
 impl KubeCluster {
+    /// The incident's servers, and which of their nodes is the one that is flagged.
+    pub(super) fn servers(&self) -> Plan {
+        Plan {
+            image: IMAGE.to_owned(),
+            through: wire::name(1),
+            servers: vec![wire::name(2), wire::name(3)],
+            frozen: wire::name(2),
+            pods_each: PODS,
+            out: self.plan.out.clone(),
+            scenario: Scenario::Freeze,
+            times: Times::FULL,
+        }
+    }
+
     /// Runs the incident in the plan's scenarios: the runs without a flag, then those with nodefence, which is installed in between. Prints the report of each, and
     /// adds what came out to `outcomes`.
     ///
@@ -38,17 +52,7 @@ impl KubeCluster {
         let mut scenarios = self.plan.scenarios.clone();
         scenarios.sort_unstable();
         scenarios.dedup();
-        let plan = Plan {
-            image: IMAGE.to_owned(),
-            through: wire::name(1),
-            servers: vec![wire::name(2), wire::name(3)],
-            frozen: wire::name(2),
-            pods_each: PODS,
-            out: self.plan.out.clone(),
-            scenario: Scenario::Freeze,
-            times: Times::FULL,
-        };
-        let incident = Incident::deploy(self, plan)?;
+        let incident = Incident::deploy(self, self.servers())?;
         let mut stock: BTreeMap<Scenario, Run> = BTreeMap::new();
         for scenario in scenarios.iter().map(|scenario| scenario.stock()) {
             if let Entry::Vacant(place) = stock.entry(scenario) {

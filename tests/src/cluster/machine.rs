@@ -115,5 +115,9 @@ impl Machine {
             let Ok(log) = self.run(&format!("cat /var/log/{name}"), SHORT) else { continue };
             let _unwritten = std::fs::write(out.join(format!("{}.{name}.log", wire::name(self.node))), log);
         }
+        // Those of pods that were deleted are gone.
+        if let Ok(log) = self.run("tail -n +1 /var/log/pods/nodefence_*/*/*.log", SHORT) {
+            let _unwritten = std::fs::write(out.join(format!("{}.pods.log", wire::name(self.node))), log);
+        }
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 pub mod guest;
 mod incident;
 mod install;
+mod life;
 mod machine;
 mod message;
 mod node;

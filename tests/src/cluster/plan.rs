@@ -17,6 +17,8 @@ pub enum Until {
     Installed,
     /// The incident is over.
     Incident,
+    /// The agents were rolled, and the chart is removed again.
+    Removed,
 }
 
 /// The plan. xtask writes it as JSON.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// The virtual servers and destinations of a table as `ipvsadm -Ln` prints it, without the numbers of connections.
-pub(super) fn rows(listing: &str) -> BTreeSet<String> {
+pub(crate) fn rows(listing: &str) -> BTreeSet<String> {
     let mut rows = BTreeSet::new();
     let mut server = String::new();
     for line in listing.lines() {
@@ -24,7 +24,7 @@ pub(super) fn rows(listing: &str) -> BTreeSet<String> {
 }
 
 /// The rows that differ: `-` those that are missing after, `+` those that are new.
-pub(super) fn differences(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
+pub(crate) fn differences(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let missing = before.difference(after).map(|row| format!("- {row}"));
     missing.chain(after.difference(before).map(|row| format!("+ {row}"))).collect()
 }

@@ -12,9 +12,10 @@ pub const TCP_PORT: u16 = 30_080;
 pub const UDP_PORT: u16 = 30_053;
 /// The label of the pods.
 const APP: &str = "incident";
-/// Both Services' targets are the ports of `nodefence-pod serve`.
-const TCP_TARGET: u16 = 8080;
-const UDP_TARGET: u16 = 5300;
+/// The target of the TCP Service, as that of the UDP Service a port of `nodefence-pod serve`.
+pub const TCP_TARGET: u16 = 8080;
+/// The target of the UDP Service.
+pub const UDP_TARGET: u16 = 5300;
 const HEALTH: u16 = 8081;
 
 /// The names of the pods, each with its node.

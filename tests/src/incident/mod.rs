@@ -3,7 +3,7 @@
 
 pub mod client;
 mod cluster;
-mod ipvs;
+pub(crate) mod ipvs;
 pub mod judge;
 pub mod limits;
 pub mod manifests;
@@ -14,6 +14,7 @@ mod probe;
 pub mod record;
 pub mod report;
 mod run;
+mod running;
 mod scenario;
 pub mod summary;
 mod table;
@@ -24,4 +25,5 @@ pub use observed::Run;
 pub use plan::{Plan, Times, Way};
 pub use report::Report;
 pub use run::Incident;
+pub(crate) use running::Clients;
 pub use scenario::Scenario;

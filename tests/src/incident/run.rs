@@ -2,28 +2,25 @@
 
 use std::{
     collections::BTreeSet,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
 use nodefence::flags::monotonic_ns;
 
 use super::{
     cluster::Cluster,
     ipvs,
     judge::{Verdict, judge, shows_the_fault},
-    manifests::{self, TCP_PORT, UDP_PORT},
+    manifests,
     observed::{Facts, Moments, Restored, Run},
     plan::{Plan, Way},
     probe,
-    record::Log,
     report::{self, Report},
+    running::Clients,
     scenario::Scenario,
 };
-use crate::{Proc, bin};
 
 /// How long the servers may take to answer. Emulated nodes start a pod in most of a minute.
 const DEPLOYED: Duration = Duration::from_secs(300);
@@ -31,8 +28,6 @@ const DEPLOYED: Duration = Duration::from_secs(300);
 const ACCOUNT: Duration = Duration::from_secs(60);
 /// How long IPVS's table may take to be as before.
 const RESTORED: Duration = Duration::from_secs(60);
-/// The clients have written their log this long after they were told to end.
-const LOGGED: Duration = Duration::from_secs(30);
 /// A run with a flag is repeated at most so often, and only where something stood still.
 const TRIES: usize = 3;
 
@@ -84,7 +79,8 @@ impl<'c> Incident<'c> {
         Ok(Self { plan, pods: self.pods.clone(), ..*self })
     }
 
-    fn all_answer(&self) -> Result<()> {
+    /// Waits until each server answers.
+    pub(crate) fn all_answer(&self) -> Result<()> {
         let address = self.cluster.address(&self.plan.through)?;
         say("waiting until each server answers");
         probe::all_answer(self.cluster.clients(), address, &self.pods, DEPLOYED)
@@ -98,25 +94,18 @@ impl<'c> Incident<'c> {
         self.cluster.start(&self.plan.frozen)?;
         self.all_answer()?;
         let before = self.ipvs()?;
-        let address = self.cluster.address(&self.plan.through)?;
         let log = self.plan.out.join(format!("{}.jsonl", way.file()));
-        let mut command = Command::new(bin("nodefence-incident")?);
-        command.args(["client", &address.to_string()]);
-        command.args([TCP_PORT.to_string(), UDP_PORT.to_string()]).arg(&log);
         let scenario = self.plan.scenario;
         say(&format!("{}, {}: clients start", scenario.text(), way.name()));
-        let mut clients = Proc::spawn_ready(self.cluster.clients(), command)?;
+        let clients = Clients::start(self.cluster, &self.plan.through, &log, "full")?;
         let (moments, unflagged, back) = self.stages(way)?;
-        clients.signal(Signal::SIGTERM)?;
-        let status = clients.wait(LOGGED)?;
-        ensure!(status.success(), "the clients ended with {status}");
+        let log = clients.end()?;
         if let Some(back) = back {
             back.now()?;
         }
         let restored = self.restored(before.as_ref(), unflagged)?;
         let stood_still = self.cluster.stood_still(moments.began * 1_000, moments.ended * 1_000)?;
         let frozen = self.plan.frozen.clone();
-        let log = Log::read(&log)?;
         let run = Run { facts: Facts { scenario, way, frozen, moments, stood_still, restored }, log };
         run.write(&self.plan.out)?;
         if way == Way::Stock {
@@ -187,11 +176,13 @@ impl<'c> Incident<'c> {
         Ok((Moments { began, frozen: at, flagged, thawed, ended: now() }, unflagged, back))
     }
 
-    fn ipvs(&self) -> Result<Option<BTreeSet<String>>> {
+    /// The rows of IPVS's table on the node through which the clients go. `None` where kube-proxy does not use IPVS.
+    pub(crate) fn ipvs(&self) -> Result<Option<BTreeSet<String>>> {
         Ok(self.cluster.ipvs(&self.plan.through)?.map(|listing| ipvs::rows(&listing)))
     }
 
-    fn restored(&self, before: Option<&BTreeSet<String>>, unflagged: Instant) -> Result<Restored> {
+    /// Waits until these rows are there again.
+    pub(crate) fn restored(&self, before: Option<&BTreeSet<String>>, unflagged: Instant) -> Result<Restored> {
         let Some(before) = before else { return Ok(Restored::NoIpvs) };
         if !self.plan.scenario.comes_back() {
             return Ok(Restored::StaysOff);

@@ -79,6 +79,8 @@ pub(crate) enum Until {
     Installed,
     /// The incident is over.
     Incident,
+    /// The agents were rolled, and the chart is removed again.
+    Removed,
 }
 
 /// What happens to a node.

@@ -94,6 +94,10 @@ fn test(cluster: &KubeCluster, outcomes: &mut Vec<Outcome>) -> Result<()> {
             print!("{}", cluster.plugin(&["nodes"])?);
         }
         Until::Incident => cluster.incident(outcomes)?,
+        Until::Removed => {
+            cluster.incident(outcomes)?;
+            print!("{}", cluster.life()?);
+        }
     }
     print!("{}", cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"], None)?);
     Ok(())

@@ -45,6 +45,24 @@ impl Load {
         new: Duration::from_millis(50),
         datagrams: Duration::from_millis(50),
     };
+
+    /// A quarter of it, beside kubelets that start and end pods on emulated processors.
+    pub const LIGHT: Self = Self {
+        keep: 10,
+        think: Duration::from_millis(200),
+        idle: 10,
+        new: Duration::from_millis(200),
+        datagrams: Duration::from_millis(200),
+    };
+
+    /// The load of this name on the command line.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "full" => Some(Self::FULL),
+            "light" => Some(Self::LIGHT),
+            _ => None,
+        }
+    }
 }
 
 /// The established connections all exist after this time, in which an emulated node is slow at the most.

@@ -38,11 +38,38 @@ impl Verdict {
     }
 }
 
+/// How many new connections and datagrams may be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// The share that the incident allows.
+    Share,
+    /// None.
+    None,
+}
+
+impl Loss {
+    /// How many faults of so many cases still hold a promise.
+    const fn allowed(self, promise: Promise, cases: usize) -> usize {
+        match self {
+            Self::Share => promise.allowed(cases),
+            Self::None => 0,
+        }
+    }
+}
+
 /// Judges a run with a flag.
 ///
 /// # Errors
 /// Fails if the run proves nothing, since no client was connected to the node that froze, or too few new connections and datagrams were sent.
 pub fn judge(run: &Run) -> Result<Verdict> {
+    judge_with(run, Loss::Share)
+}
+
+/// Judges a run with a flag, and with so many losses allowed.
+///
+/// # Errors
+/// Fails as [`judge`] does.
+pub fn judge_with(run: &Run, loss: Loss) -> Result<Verdict> {
     let figures = Figures::of(run);
     ensure!(figures.established.on_frozen > 0, "no client was connected to {}", run.facts.frozen);
     ensure!(figures.idle.on_frozen > 0, "no idle connection was one to {}", run.facts.frozen);
@@ -50,14 +77,14 @@ pub fn judge(run: &Run) -> Result<Verdict> {
         ensure!(cases(run, promise) > 0, "nothing was sent of which it says: {}", promise.text());
     }
     let all = faults(run);
-    let broken = broken(run, &all);
+    let broken = broken(run, &all, loss);
     if broken.is_empty() {
         return Ok(Verdict::Held);
     }
     let stills = run.stills();
     let (explained, rest): (Vec<Fault>, Vec<Fault>) =
         all.into_iter().partition(|fault| explains(&stills, fault).is_some());
-    if self::broken(run, &rest).is_empty() {
+    if self::broken(run, &rest, loss).is_empty() {
         let reasons = explained.iter().filter_map(|fault| explains(&stills, fault));
         let longest = reasons.max_by_key(|(_, gap)| gap.took);
         let reason = longest.map(|(name, gap)| {
@@ -81,12 +108,12 @@ fn explains<'s>(stills: &[(&'s str, Gap)], fault: &Fault) -> Option<(&'s str, Ga
 }
 
 /// The promises that these faults break, each with evidence.
-fn broken(run: &Run, faults: &[Fault]) -> String {
+fn broken(run: &Run, faults: &[Fault], loss: Loss) -> String {
     let mut text = String::new();
     for promise in Promise::ALL {
         let against: Vec<&Fault> = faults.iter().filter(|fault| fault.promise == promise).collect();
         let cases = cases(run, promise);
-        if against.len() <= promise.allowed(cases) {
+        if against.len() <= loss.allowed(promise, cases) {
             continue;
         }
         let of = if cases > 0 { format!(" of {cases}") } else { String::new() };
