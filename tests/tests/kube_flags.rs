@@ -273,6 +273,12 @@ fn without_the_kinds_the_agent_runs_and_observes() -> Result<()> {
 
 /// Does not run in guests, whose API server runs outside.
 mod away {
+    use nodefence_tests::kube::{
+        Faulty,
+        alone::faster,
+        faulty::{self, Fate},
+    };
+
     use super::*;
 
     /// Checks for so long that the node is cut.
@@ -282,6 +288,29 @@ mod away {
             is(alone, node, true)?;
             std::thread::sleep(Duration::from_millis(50));
         }
+        Ok(())
+    }
+
+    /// The API server's clock is an hour ahead of that of the agent's node.
+    #[test]
+    fn a_flag_ends_by_the_api_server_s_clock_on_a_node_that_is_an_hour_off() -> Result<()> {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        let (mut alone, _faulty) = Alone::behind(&[], faster(), |control| {
+            control.enforce()?;
+            let faulty = Faulty::start(&control.ns, &control.api, |_| Fate::Ahead(HOUR))?;
+            Ok((format!("http://127.0.0.1:{}", faulty::PORT), faulty))
+        })?;
+        alone.agent.ready()?;
+        let Alone { agent, control, cluster } = &alone;
+        let [b, c] = [&cluster.b, &cluster.c];
+        // By the node's own clock this one has not ended yet.
+        control.flag("over", c.name, json!({"until": in_time(HOUR / 2), "force": true}))?;
+        let begun = Instant::now();
+        control.flag("short", b.name, json!({"until": in_time(HOUR + SHORT), "force": true}))?;
+        becomes(&alone, b, true, begun)?;
+        is(&alone, c, false)?;
+        wait_until("the flag ends by itself", LIMIT, || is_cut(&alone, b) == Some(false))
+            .with_context(|| agent.log())?;
         Ok(())
     }
 

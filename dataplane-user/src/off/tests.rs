@@ -35,11 +35,14 @@ fn a_file_that_cannot_be_understood_counts_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = OffFile::new(folder.path());
     let half = "{\"version\":1,\"by\":\"root\",\"sin";
-    for text in ["", half, "[]", "{\"version\":1}", &"x".repeat(100_000)] {
+    let long = "x".repeat(100_000);
+    let damaged = ["", half, "[]", "{\"version\":1}"].map(|text| (text, "off.json is damaged: "));
+    let unread = [(long.as_str(), "off.json cannot be read: is longer than 65536 bytes")];
+    for (text, said) in damaged.into_iter().chain(unread) {
         fs::write(file.path(), text).unwrap();
         let off = file.read().unwrap();
         let problem = off.problem.unwrap();
-        assert!(off.since.is_none() && problem.contains("off.json is damaged: "), "{problem}");
+        assert!(off.since.is_none() && problem.contains(said), "{problem}");
         assert!(problem.ends_with("turns the agent off all the same"), "{problem}");
     }
     // A later version may say more.

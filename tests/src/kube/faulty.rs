@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use nodefence::flags::now;
 use serde_json::json;
 use ureq::{Body, http::Response};
 
@@ -77,6 +78,8 @@ pub enum Fate {
     Half,
     /// The API server answers it, and lines with this text are left out.
     Without(&'static str),
+    /// The API server answers it, and its clock seems to be so far ahead.
+    Ahead(Duration),
     /// The API server answers it, after five seconds, and with 1 kB a second.
     Slow,
 }
@@ -192,13 +195,13 @@ impl Faulty {
             Fate::Reset => return Ok(reset(&near)?),
             Fate::Status(code) => return Ok(status(&mut near, code)?),
             Fate::Gone => {
-                begin(&mut near, 200, None)?;
+                begin(&mut near, 200, None, None)?;
                 let gone = json!({"type": "ERROR", "object": failure(410)});
                 chunk(&mut near, format!("{gone}\n").as_bytes())?;
                 return Ok(near.write_all(b"0\r\n\r\n")?);
             }
             Fate::Slow => thread::sleep(DELAY),
-            Fate::Forward | Fate::Half | Fate::Without(_) => {}
+            Fate::Forward | Fate::Half | Fate::Without(_) | Fate::Ahead(_) => {}
         }
         // What is to be read here must not be compressed.
         let is_read = matches!(fate, Fate::Half | Fate::Without(_));
@@ -207,7 +210,11 @@ impl Faulty {
         let zip = answer.headers().get("content-encoding").and_then(|value| value.to_str().ok());
         let zip = zip.map(str::to_owned);
         self.state().zipped += usize::from(zip.is_some());
-        begin(&mut near, answer.status().as_u16(), zip.as_deref())?;
+        let date = match fate {
+            Fate::Ahead(by) => Some((now().wall + by).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()),
+            _ => None,
+        };
+        begin(&mut near, answer.status().as_u16(), zip.as_deref(), date.as_deref())?;
         match fate {
             Fate::Half => half(&mut near, &request, answer)?,
             Fate::Without(text) => without(&mut near, text, answer)?,
@@ -269,9 +276,10 @@ fn status(near: &mut TcpStream, code: u16) -> io::Result<()> {
     near.write_all(format!("{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}").as_bytes())
 }
 
-fn begin(near: &mut TcpStream, code: u16, zip: Option<&str>) -> io::Result<()> {
+fn begin(near: &mut TcpStream, code: u16, zip: Option<&str>, date: Option<&str>) -> io::Result<()> {
+    let date = date.map(|date| format!("Date: {date}\r\n")).unwrap_or_default();
     let zip = zip.map(|zip| format!("Content-Encoding: {zip}\r\n")).unwrap_or_default();
-    let head = format!("HTTP/1.1 {code} Answer\r\nContent-Type: application/json\r\n{zip}");
+    let head = format!("HTTP/1.1 {code} Answer\r\nContent-Type: application/json\r\n{zip}{date}");
     near.write_all(format!("{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n").as_bytes())
 }
 
