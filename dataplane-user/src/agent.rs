@@ -80,6 +80,7 @@ mod writer;
 pub use ending::Ended;
 pub use lock::{Lock, LockError, own_folder};
 pub use logging::{FilterError, Logging};
+pub use newcomer::remove_announcement;
 pub use own_node::{OwnNodeError, own_node};
 pub use pods::{PodsError, PodsFile};
 pub use run::run;

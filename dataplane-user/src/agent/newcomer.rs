@@ -13,6 +13,8 @@ use tokio::{
 
 use super::{settings::Settings, visible};
 
+const FILE: &str = "agent.next";
+
 /// How often the agent that runs looks for a newcomer.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the port stays closed after the newcomer is gone: a container that ended is soon started again.
@@ -22,7 +24,18 @@ fn open(run_dir: &Path) -> io::Result<File> {
     // O_NONBLOCK: opening a pipe that has no writer must not hang.
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
-    options.mode(0o600).custom_flags(libc::O_NONBLOCK).open(run_dir.join("agent.next"))
+    options.mode(0o600).custom_flags(libc::O_NONBLOCK).open(run_dir.join(FILE))
+}
+
+/// Removes the file that newcomers lock.
+///
+/// # Errors
+/// Where it cannot be removed.
+pub fn remove_announcement(run_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(run_dir.join(FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Held by a newcomer until it has the lock of the run folder.
@@ -124,9 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn the_file_can_be_removed_where_it_is_there_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Announcement::make(folder.path()).unwrap());
+        remove_announcement(folder.path()).unwrap();
+        assert!(!folder.path().join(FILE).exists());
+        remove_announcement(folder.path()).unwrap();
+    }
+
+    #[test]
     fn a_file_that_cannot_be_opened_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("agent.next")).unwrap();
+        std::fs::create_dir(folder.path().join(FILE)).unwrap();
         Announcement::make(folder.path()).unwrap_err();
         Newcomers::of(folder.path()).unwrap_err();
     }

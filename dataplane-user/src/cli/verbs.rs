@@ -29,7 +29,7 @@ use super::{
 use crate::{
     agent::{
         self, AuditSettings, Ended, InterfaceChoice, Lock, Logging, PodsFile, Settings, Source, VACANT,
-        own_folder,
+        own_folder, remove_announcement,
     },
     controller, dataplane,
     drain::{self, GuardKind},
@@ -176,6 +176,8 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             OffFile::of_settings(&cli.run_dir).remove()?;
             ViewFile::new(&cli.run_dir).remove()?;
             PodsFile::new(&cli.run_dir).remove()?;
+            remove_announcement(&cli.run_dir)
+                .with_context(|| format!("cannot remove agent.next in {}", cli.run_dir.display()))?;
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
             let ledgers_left = ledger::put_aside(&cli.run_dir);
