@@ -113,9 +113,11 @@ fn a_suspended_disk_holds_nothing_up() -> Result<()> {
 
     // A flag by the socket is in force before it is saved. The command waits a while for that.
     let begun = Instant::now();
-    let told = agent.expect(&["flag", "node-b"])?;
-    becomes(&alone, true, ANSWERED + SAVED, begun).context("a flag by the socket")?;
-    println!("{told}");
+    let command = agent.begin(&["flag", "node-b"])?;
+    becomes(&alone, true, ANSWERED, begun).context("a flag by the socket")?;
+    let told = command.wait_with_output()?;
+    within("the answer to a flag that cannot be saved", ANSWERED + SAVED, begun)?;
+    ensure!(told.status.success(), "{told:?}");
     // What the API server has is followed, and cannot be stored.
     control.delete_service("host")?;
     lists(agent, &backends_on(&[&cluster.b, &cluster.c], &[Service::Web]))?;

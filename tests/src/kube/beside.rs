@@ -1,6 +1,9 @@
 //! The agent beside a real kube-proxy on node A of the small cluster. Both get the same Services.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
@@ -14,7 +17,7 @@ use super::{
     proxy::SYNC_PERIOD,
     rights::AGENT,
 };
-use crate::{Agent, Cluster, Family, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
+use crate::{Agent, Cluster, Family, Netns, Node, Options, Proxy, audit::BOTH, kernel, topology::Service};
 
 /// Where the agent gets nodes, Services and endpoints from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,9 +220,18 @@ impl Beside {
     /// # Errors
     /// Fails if the old kube-proxy does not end, or if the new one does not come up.
     pub fn restart_proxy(self) -> Result<Self> {
+        let mode = self.proxy.mode;
+        self.switch_proxy(mode, |_| Ok(()))
+    }
+
+    /// Same as [`Self::restart_proxy`], but the new kube-proxy has another mode, and `meanwhile` does something in node A's namespace between the two.
+    ///
+    /// # Errors
+    /// Fails as [`Self::restart_proxy`] does, or as `meanwhile` does.
+    pub fn switch_proxy(self, mode: Mode, meanwhile: impl FnOnce(&Arc<Netns>) -> Result<()>) -> Result<Self> {
         let Self { agent, proxy, control, cluster, setup } = self;
-        let mode = proxy.mode;
         proxy.stop()?;
+        meanwhile(&cluster.a.ns)?;
         let proxy = KubeProxy::start_with(&control, &cluster.a.ns, cluster.a.name, mode, setup.sync_period)?;
         Ok(Self { agent, proxy, control, cluster, setup })
     }

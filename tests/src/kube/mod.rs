@@ -12,6 +12,7 @@ mod clients;
 mod compact;
 pub mod control;
 mod controller;
+pub mod drained;
 pub mod faulty;
 pub mod forwards;
 mod grants;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tempfile::TempDir;
@@ -204,6 +204,18 @@ impl KubeProxy {
     /// Fails if the process is gone.
     pub fn thaw(&self) -> Result<()> {
         self.proc.thaw()
+    }
+
+    /// Removes the rules of all modes in `ns`, as `kube-proxy --cleanup` does. No kube-proxy may run there.
+    ///
+    /// # Errors
+    /// Fails if the program is missing, or if it fails. The error includes what it said.
+    pub fn clean_up(ns: &Netns) -> Result<()> {
+        let mut command = Command::new(asset("kube-proxy")?);
+        command.arg("--cleanup");
+        let output = ns.run(move || command.output())?;
+        ensure!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        Ok(())
     }
 
     /// Sends SIGTERM to kube-proxy and waits for its end. Its rules stay.
