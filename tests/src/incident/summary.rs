@@ -157,11 +157,11 @@ mod tests {
             outcome("nftables", Scenario::Off, Sample::held()),
         ];
         let text = table(&outcomes);
-        let expected = "                                longest wait   new connections failed  established reset  idle reset      datagrams lost
-  kube-proxy  scenario          stock  ours    stock       ours        stock   ours       stock   ours    stock     ours      promises
-  ------------------------------------------------------------------------------------------------------------------------------------
-  ipvs        node frozen       0.0 s  0.0 s   0 of 200    0 of 200    1 of 1  1 of 1     1 of 1  1 of 1  0 of 400  0 of 400  held
-  nftables    node powered off  0.0 s  0.0 s   0 of 200    0 of 200    1 of 1  1 of 1     1 of 1  1 of 1  0 of 400  0 of 400  held
+        let expected = "                                longest wait  new connections failed  established reset  idle reset      datagrams lost
+  kube-proxy  scenario          stock  ours   stock     ours          stock   ours       stock   ours    stock     ours      promises
+  -----------------------------------------------------------------------------------------------------------------------------------
+  ipvs        node frozen       0.0 s  0.0 s  0 of 200  0 of 200      1 of 1  1 of 1     1 of 1  1 of 1  0 of 400  0 of 400  held
+  nftables    node powered off  0.0 s  0.0 s  0 of 200  0 of 200      1 of 1  1 of 1     1 of 1  1 of 1  0 of 400  0 of 400  held
 
   Each promise was held in each scenario.
 ";
