@@ -1,9 +1,15 @@
 //! What can happen to a node of the cluster.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 
 use super::{HEALTH, KubeCluster, READY, SHORT, all_ready, has_synced, machine::Machine, node, wire};
 use crate::Proc;
+
+/// How long a node that goes on catches up after its kubelet answers. As an operator would, the test unflags no node that is busy with itself: its servers
+/// would be slow with nodefence and without it.
+const CATCHES_UP: Duration = Duration::from_secs(8);
 
 /// The freezer of all pods of a node (Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze`). The folder is the kubelet's, whose driver is `cgroupfs`.
 const FREEZER: &str = "/sys/fs/cgroup/kubepods";
@@ -20,7 +26,7 @@ impl KubeCluster {
         self.machine(node)?.freeze(true)
     }
 
-    /// Lets the processes of a frozen node go on, and waits until the kubelet answers: all processes have something to catch up on at once.
+    /// Lets the processes of a frozen node go on, and waits until the kubelet answers and the node has caught up.
     ///
     /// # Errors
     /// Fails if there is no such node, or if the kubelet does not answer.
@@ -33,7 +39,9 @@ impl KubeCluster {
                 ensure!(text.ends_with("ok"), "the kubelet said {text:?}");
                 Ok(())
             }))
-        })
+        })?;
+        std::thread::sleep(CATCHES_UP);
+        Ok(())
     }
 
     /// Freezes all pods of a node, its agent among them. The kubelet, containerd and kube-proxy go on. Returns once all have stopped.

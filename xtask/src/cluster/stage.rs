@@ -43,7 +43,7 @@ pub(crate) fn stage() -> Result<Stage> {
     say!("the cluster of real kubelets");
     let started = Instant::now();
     let mut command = process::command(env::current_exe().context("this program")?);
-    command.arg("cluster-test");
+    command.args(["cluster-test", "--until", "incident"]);
     let mut read = Read::default();
     let ended = process::stream(&mut command, ENDED, |line| {
         println!("{line}");
