@@ -94,7 +94,7 @@ fn service(name: &str, protocol: &str, port: u16, target: u16, node_port: u16) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::incident::{plan::Times, scenario::Scenario};
+    use crate::incident::{scenario::Scenario, times::Times};
 
     #[test]
     fn each_server_node_has_its_pods_and_both_services_select_them() {

@@ -19,11 +19,13 @@ mod scenario;
 pub mod summary;
 mod table;
 mod timeline;
+mod times;
 
 pub use cluster::{Cluster, Still};
 pub use observed::Run;
-pub use plan::{Plan, Times, Way};
+pub use plan::{Plan, Way};
 pub use report::Report;
 pub use run::Incident;
 pub(crate) use running::Clients;
 pub use scenario::Scenario;
+pub use times::Times;

@@ -1,10 +1,10 @@
-//! What is run in the incident, and when.
+//! What is run in the incident.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::Scenario;
+use super::{scenario::Scenario, times::Times};
 
 /// The incident's nodes, image and times.
 #[derive(Clone, Debug)]
@@ -37,32 +37,6 @@ impl Plan {
         };
         Self { scenario, times: scenario.times(), out, ..self.clone() }
     }
-}
-
-/// The times of a run, counted from the freeze.
-#[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// How long the clients run before the freeze.
-    pub calm: Duration,
-    /// From the freeze to the flag.
-    pub flag: Duration,
-    /// How long the node stays frozen in a run without a flag.
-    pub stock: Duration,
-    /// How long the node stays frozen in a run with a flag.
-    pub flagged: Duration,
-    /// How long the clients go on once the node is back.
-    pub after: Duration,
-}
-
-impl Times {
-    /// The times on real kubelets. Without a flag, kube-proxy stops using the frozen node after about 60 s.
-    pub const FULL: Self = Self {
-        calm: Duration::from_secs(10),
-        flag: Duration::from_secs(1),
-        stock: Duration::from_secs(75),
-        flagged: Duration::from_secs(40),
-        after: Duration::from_secs(15),
-    };
 }
 
 /// Whether the frozen node is flagged.
