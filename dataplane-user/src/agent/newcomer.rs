@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{settings::Settings, visible};
+use super::{pods::PodsError, settings::Settings, visible};
 
 const FILE: &str = "agent.next";
 
@@ -31,9 +31,10 @@ fn open(run_dir: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// Where it cannot be removed.
-pub fn remove_announcement(run_dir: &Path) -> io::Result<()> {
-    match std::fs::remove_file(run_dir.join(FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+pub fn remove_announcement(run_dir: &Path) -> Result<(), PodsError> {
+    let path = run_dir.join(FILE);
+    match std::fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(PodsError { path, source }),
         _ => Ok(()),
     }
 }

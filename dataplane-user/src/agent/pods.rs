@@ -63,12 +63,12 @@ impl Pods {
     }
 }
 
-/// Why the file could not be removed.
+/// Why a file about the pods of the node could not be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {}: {source}", path.display())]
 pub struct PodsError {
-    path: PathBuf,
-    source: io::Error,
+    pub(super) path: PathBuf,
+    pub(super) source: io::Error,
 }
 
 /// The file.

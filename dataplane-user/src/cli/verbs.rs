@@ -176,8 +176,7 @@ pub(super) fn run(cli: Cli, objects: Option<Objects>) -> anyhow::Result<Exit> {
             OffFile::of_settings(&cli.run_dir).remove()?;
             ViewFile::new(&cli.run_dir).remove()?;
             PodsFile::new(&cli.run_dir).remove()?;
-            remove_announcement(&cli.run_dir)
-                .with_context(|| format!("cannot remove agent.next in {}", cli.run_dir.display()))?;
+            remove_announcement(&cli.run_dir)?;
             // A killed agent leaves its socket behind.
             Server::remove_stale(&cli.socket())?;
             let ledgers_left = ledger::put_aside(&cli.run_dir);

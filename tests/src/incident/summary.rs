@@ -180,7 +180,6 @@ mod tests {
         let expected = [
             "  AGAIN  ipvs, pods frozen, kubelet alive: run 1 does not count: node-1 stood still for 2.1 s",
             "  BROKEN  ipvs, pods frozen, kubelet alive: no client waits longer than 2 s: 2",
-            "  BROKEN  ipvs, pods frozen, kubelet alive: at most 0.5 % of new connections fail: 1 of 201",
             "  BROKEN  ipvs, pods frozen, kubelet alive: no new connection times out: 1",
         ];
         assert_eq!(lines, expected);
