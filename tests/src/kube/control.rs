@@ -5,7 +5,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -62,7 +65,7 @@ pub struct ControlPlane {
     /// Further options of the API server.
     options: Vec<String>,
     /// The length of the audit log when the server was last ready. Before that its authorizer refuses requests that it allows later.
-    heard: u64,
+    heard: AtomicU64,
     dir: TempDir,
 }
 
@@ -99,7 +102,7 @@ impl ControlPlane {
             certificates: None,
             programs: None,
             options: Vec::new(),
-            heard: 0,
+            heard: AtomicU64::new(0),
             dir,
         };
         for collection in [
@@ -143,7 +146,16 @@ impl ControlPlane {
         let api = Self::until_ready(ns, address, dir.path(), &mut programs)?;
         let certificates = Some(certificates(dir.path()));
         let programs = Some(programs);
-        Ok(Self { api, ns: Arc::clone(ns), address, certificates, programs, options, heard: 0, dir })
+        Ok(Self {
+            api,
+            ns: Arc::clone(ns),
+            address,
+            certificates,
+            programs,
+            options,
+            heard: AtomicU64::new(0),
+            dir,
+        })
     }
 
     /// Waits until the server is ready. Returns a client of it.
@@ -203,6 +215,11 @@ impl ControlPlane {
         self.programs()?.apiserver.freeze()
     }
 
+    /// Leaves out what was asked for so far, as where accounts were removed while their programs still ended.
+    pub fn hear_anew(&self) {
+        self.heard.store(rights::audited(self.dir.path()), Ordering::Relaxed);
+    }
+
     /// Kills the API server, which ends all of its connections. All objects stay in etcd.
     ///
     /// # Errors
@@ -224,7 +241,7 @@ impl ControlPlane {
         let command = apiserver(self.dir.path(), self.address, &self.options)?;
         programs.apiserver = spawn(&self.ns, command, &log(self.dir.path(), "kube-apiserver"))?;
         self.api = Self::until_ready(&self.ns, self.address, self.dir.path(), programs)?;
-        self.heard = rights::audited(self.dir.path());
+        self.hear_anew();
         Ok(())
     }
 
@@ -293,7 +310,7 @@ impl ControlPlane {
 
     /// From which byte on the audit log counts.
     pub(super) fn heard(&self) -> u64 {
-        self.heard
+        self.heard.load(Ordering::Relaxed)
     }
 
     fn kubeconfig_of(&self, file: &str, server: &str, token: &str) -> Result<PathBuf> {

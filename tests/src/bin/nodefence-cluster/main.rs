@@ -96,7 +96,7 @@ fn test(cluster: &KubeCluster, outcomes: &mut Vec<Outcome>) -> Result<()> {
         Until::Incident => cluster.incident(outcomes)?,
         Until::Removed => {
             cluster.incident(outcomes)?;
-            print!("{}", cluster.life()?);
+            cluster.life()?;
         }
     }
     print!("{}", cluster.kubectl(&["get", "nodes,pods", "--all-namespaces", "--output=wide"], None)?);

@@ -38,15 +38,15 @@ const FLAGGED: u8 = 2;
 const THROUGH: u8 = 1;
 
 impl KubeCluster {
-    /// Takes an installed release through upgrade, rollback and removal. Returns the report for a person.
+    /// Takes an installed release through upgrade, rollback and removal. Prints a line for each check once its part is over.
     ///
     /// # Errors
-    /// Fails if a part of the cluster fails, or if a check does not hold. The error has the report.
-    pub fn life(&self) -> Result<String> {
+    /// Fails if a part of the cluster fails, or if a check does not hold.
+    pub fn life(&self) -> Result<()> {
         self.start_node(&wire::name(FLAGGED))?;
         let servers = Incident::deploy(self, self.servers())?;
-        let mut text = "\nThe chart's life, with a node flagged that is well\n".to_owned();
-        let mut are_held = self.repeat(&mut text, |_| Ok(()), |number| self.roll(&servers, number))?;
+        println!("\nThe chart's life, with a node flagged that is well");
+        let mut are_held = self.repeat(|_| Ok(()), |number| self.roll(&servers, number))?;
         let install_again = |number| {
             if number > 1 {
                 self.unflag(Scenario::Freeze, &wire::name(FLAGGED))?;
@@ -54,17 +54,16 @@ impl KubeCluster {
             }
             Ok(())
         };
-        are_held &= self.repeat(&mut text, install_again, |_| self.remove(&servers))?;
+        are_held &= self.repeat(install_again, |_| self.remove(&servers))?;
         let checks = self.clean_up()?;
-        text += &check::lines(&checks);
-        ensure!(are_held && check::all_held(&checks), "a check did not hold\n{text}");
-        Ok(text)
+        print!("{}", check::lines(&checks));
+        ensure!(are_held && check::all_held(&checks), "a check of the chart's life did not hold");
+        Ok(())
     }
 
-    /// Does a part once, and again where only stand-stills explain what did not hold. Adds its lines to the report, and returns whether all held.
+    /// Does a part once, and again where only stand-stills explain what did not hold. Prints its lines, and returns whether all held.
     fn repeat(
         &self,
-        text: &mut String,
         before: impl Fn(usize) -> Result<()>,
         part: impl Fn(usize) -> Result<Vec<Check>>,
     ) -> Result<bool> {
@@ -74,10 +73,10 @@ impl KubeCluster {
             match check::again(&checks) {
                 Some(reason) if number < TRIES => {
                     self.waiting.say(&format!("once more: {reason}"));
-                    *text += &format!("AGAIN  run {number} does not count: {reason}\n");
+                    println!("AGAIN  run {number} does not count: {reason}");
                 }
                 _ => {
-                    *text += &check::lines(&checks);
+                    print!("{}", check::lines(&checks));
                     return Ok(check::all_held(&checks));
                 }
             }
@@ -150,6 +149,7 @@ impl KubeCluster {
         let flagged = now();
         std::thread::sleep(IN_FORCE);
         let freed = now();
+        self.control.plane().nobody_lacked_a_right()?;
         let removal = Instant::now();
         let printed = self.uninstall()?;
         std::thread::sleep(AFTER);
@@ -178,6 +178,8 @@ impl KubeCluster {
             ),
         ];
         self.until_ended()?;
+        // helm removes the controllers' account while they end.
+        self.control.plane().hear_anew();
         checks.extend(self.left_on_nodes(&before)?);
         checks.push(self.left_in_api(&node)?);
         Ok(checks)
