@@ -39,7 +39,7 @@ lease may lie, by which the guard would restore what the agent drains. The run f
 volume will do, and a path of the host keeps it when the pod goes.
 
 SIGTERM, SIGINT and SIGHUP end the guard once nothing is left to be restored (exit code 0; 1 where its run folder is gone): at once where \
-nothing is drained, else when the agent has restored it or is gone. Nothing that is drained is restored while the agent lives. In a pod, \
+nothing is drained or another guard waits (`--wait`), else when the agent has restored it or is gone. Nothing that is drained is restored while the agent lives. In a pod, \
 `terminationGracePeriodSeconds` must leave the agent the 10 s that it may take, and the guard 5 s more: Kubernetes' 30 do.
 
 A second guard on the same run folder ends with exit code 1. With --wait it waits until the first has ended, as the guard of a new pod must \
