@@ -45,10 +45,9 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, the kernel matrix in VMs, then the cluster of
-    /// real kubelets.
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, then the kernel matrix in VMs.
     ///
-    /// Takes 50 minutes at most once built, and 75 on a new machine beside what is downloaded, on two processors.
+    /// Takes up to 75 minutes on a new machine with two processors, beside what is downloaded.
     /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and
     /// what passing tests printed are kept in target/test/results.json.
     /// Tests run as root (sudo), in namespaces and BPF filesystems of their own. A failed test is run once more only where a watchdog measured that the machine

@@ -23,7 +23,7 @@ impl Times {
         calm: Duration::from_secs(10),
         flag: Duration::from_secs(1),
         stock: Duration::from_secs(75),
-        flagged: Duration::from_secs(40),
+        flagged: Duration::from_secs(30),
         after: Duration::from_secs(15),
     };
 }

@@ -92,6 +92,8 @@ const ALL: &[On] = &[On::Native, On::Each];
 const GUEST_ENDS: &[On] = &[On::Oldest, On::Newest];
 const GUEST_OLDEST: &[On] = &[On::Oldest];
 const GUEST_NEWEST: &[On] = &[On::Newest];
+/// The file has not run often enough for each run.
+const IN_ALL: &[On] = &[On::EachInAll];
 const NATIVE_AND_OLDEST: &[On] = &[On::Native, On::Oldest];
 
 /// The rows, sorted by name.
@@ -149,7 +151,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_nodes", NATIVE, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_off", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_off::away", NATIVE, 5).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_orphan", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
+    file("kube_orphan", IN_ALL, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
     file("kube_proxy", NATIVE_REST_IN_ALL, 5).needs(&[KubeProxy]),
     file("kube_proxy::ipvs", GUEST_OLDEST, 5).needs(&[Ipvs, KubeProxy]),
     file("kube_proxy::namespaces", NATIVE, 5).needs(&[KubeProxy]),
@@ -160,7 +162,7 @@ pub(crate) const FILES: &[File] = &[
     file("kube_stale::iptables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
     file("kube_stale::ipvs", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed]),
     file("kube_stale::nftables", NATIVE_REST_IN_ALL, 10).needs(&[KubeProxy]).is(&[Timed]),
-    file("kube_switch", GUEST_NEWEST, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
+    file("kube_switch", IN_ALL, 10).needs(&[Ipvs, KubeProxy]).is(&[Timed, MakesLoad]),
     file("kube_usable", NATIVE_REST_IN_ALL, 60).needs(&[KubeProxy]),
     file("kube_usable::ipvs", GUEST_OLDEST, 60).needs(&[Ipvs, KubeProxy]),
     file("kube_view_store", NATIVE, 8).needs(&[KubeProxy]).is(&[Timed, MakesLoad]),
