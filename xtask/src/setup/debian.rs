@@ -34,6 +34,9 @@ const NAMESPACES: &[(Proof, &str)] = &[
     (Program("ipset"), "ipset"),
     (Program("iptables"), "iptables"),
     (Program("unshare"), "util-linux"),
+    // A test suspends a disk.
+    (Program("mkfs.ext4"), "e2fsprogs"),
+    (Program("losetup"), "mount"),
     (Program("ping"), "iputils-ping"),
     // Unit tests make a signed archive.
     (Program("gpg"), "gpg"),
