@@ -211,7 +211,7 @@ fn a_list_takes_the_place_of_all_that_was_told() -> Result<()> {
     let row = told(&agent, "two nodes", |row| row["nodes"] == 2 && row["services"] == 1)?;
     ensure!(row["error"].is_null() && row["backends"] == 0, "{row}");
     // The endpoint's node does not exist any more.
-    ensure!(row["conflict_examples"][0]["object"] == "slice `web-1`" && row["conflicts"] == 1, "{row}");
+    ensure!(row["skipped_examples"][0]["object"] == "slice `web-1`" && row["skipped"] == 1, "{row}");
     agent.end()
 }
 
