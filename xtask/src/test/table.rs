@@ -114,7 +114,7 @@ pub(crate) const FILES: &[File] = &[
     file("agent_maps", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_objects", NATIVE_AND_OLDEST, 5).is(&[Timed]),
     file("agent_off", NATIVE_AND_OLDEST, 10).is(&[Slow]),
-    file("agent_surge", NATIVE_REST_IN_ALL, 5).is(&[Timed]),
+    file("agent_surge", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("agent_threads", NATIVE_REST_IN_ALL, 5).is(&[Slow, Timed]),
     file("attach", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
     file("attach_load", NATIVE_AND_OLDEST, 10).is(&[Slow, MakesLoad]),
