@@ -109,6 +109,14 @@ impl Node {
         matches!(self.ready(uid), Ok(Ok(())))
     }
 
+    /// As [`Node::pod`], once the pod is ready.
+    fn ready_pod(&self, uid: &str) -> Result<Pod> {
+        let mut pod = self.pod(uid)?;
+        pod.tell()?;
+        self.await_ready(&pod, uid)?;
+        Ok(pod)
+    }
+
     fn await_ready(&self, pod: &Pod, uid: &str) -> Result<()> {
         wait_until(&format!("pod {uid} is ready"), LIMIT, || self.is_ready(uid))
             .map(drop)
@@ -235,9 +243,7 @@ impl Pod {
 #[test]
 fn the_new_pods_agent_takes_over_and_the_old_pods_stands_by() -> Result<()> {
     let node = Node::new()?;
-    let mut old = node.pod("old")?;
-    old.tell()?;
-    node.await_ready(&old, "old")?;
+    let mut old = node.ready_pod("old")?;
     node.await_port(Some(&old))?;
     let index = node.flag()?;
     node.is_cut()?;
@@ -283,9 +289,7 @@ fn the_new_pods_agent_takes_over_and_the_old_pods_stands_by() -> Result<()> {
     // The new pod's own container may be started again.
     new.proc.signal(Signal::SIGKILL)?;
     new.proc.wait(LIMIT)?;
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let _new = node.ready_pod("new")?;
     node.is_cut()
 }
 
@@ -318,14 +322,10 @@ fn the_old_agent_opens_its_port_again_where_the_newcomer_is_gone() -> Result<()>
 #[test]
 fn a_pod_whose_agent_was_killed_is_taken_over_from_too() -> Result<()> {
     let node = Node::new()?;
-    let mut old = node.pod("old")?;
-    old.tell()?;
-    node.await_ready(&old, "old")?;
+    let mut old = node.ready_pod("old")?;
     old.proc.signal(Signal::SIGKILL)?;
     old.proc.wait(LIMIT)?;
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let new = node.ready_pod("new")?;
     let mut again = node.pod("old")?;
     again.stands_by()?;
     ensure!(node.holder()? == new.pid() && node.is_ready("new"), "{}", new.log());
@@ -335,14 +335,10 @@ fn a_pod_whose_agent_was_killed_is_taken_over_from_too() -> Result<()> {
 #[test]
 fn an_agent_that_is_off_hands_over_and_stands_by() -> Result<()> {
     let node = Node::new()?;
-    let mut old = node.pod("old")?;
-    old.tell()?;
-    node.await_ready(&old, "old")?;
+    let mut old = node.ready_pod("old")?;
     ensure!(node.cli(&["off"], None)?.status.success());
     node.await_ready(&old, "old")?;
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let new = node.ready_pod("new")?;
     node.await_port(Some(&new))?;
     old.stands_by()?;
     old.end()?;
@@ -354,13 +350,9 @@ fn an_agent_that_is_off_hands_over_and_stands_by() -> Result<()> {
 #[test]
 fn a_pod_that_was_taken_from_takes_the_node_again_once_nobody_has_it() -> Result<()> {
     let node = Node::new()?;
-    let mut old = node.pod("old")?;
-    old.tell()?;
-    node.await_ready(&old, "old")?;
+    let mut old = node.ready_pod("old")?;
     node.flag()?;
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let mut new = node.ready_pod("new")?;
     old.stands_by()?;
     new.kill()?;
     let gone = Instant::now();
@@ -384,9 +376,7 @@ fn a_pod_that_was_taken_from_takes_the_node_again_once_nobody_has_it() -> Result
     ensure!(status.contains("pod old took this node again at "), "{status}");
 
     // The pod that was gone is started again, and takes over as before.
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let _new = node.ready_pod("new")?;
     old.says_times("stands-by", 2)?;
     node.is_cut()?;
     let status = String::from_utf8(node.cli(&["status"], None)?.stdout)?;
@@ -398,12 +388,8 @@ fn a_pod_that_was_taken_from_takes_the_node_again_once_nobody_has_it() -> Result
 #[test]
 fn a_new_pod_that_comes_back_in_time_finds_the_node_free() -> Result<()> {
     let node = Node::new()?;
-    let mut old = node.pod("old")?;
-    old.tell()?;
-    node.await_ready(&old, "old")?;
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let mut old = node.ready_pod("old")?;
+    let mut new = node.ready_pod("new")?;
     old.stands_by()?;
     new.kill()?;
     // Together longer than the old pod's agent waits. Each of these has the lock, and ends before it runs.
@@ -416,9 +402,7 @@ fn a_new_pod_that_comes_back_in_time_finds_the_node_free() -> Result<()> {
         failing.kill()?;
         std::thread::sleep(Duration::from_secs(2));
     }
-    let mut new = node.pod("new")?;
-    new.tell()?;
-    node.await_ready(&new, "new")?;
+    let new = node.ready_pod("new")?;
     ensure!(node.holder()? == new.pid());
     ensure!(old.count("takes-again") == 0, "{}", old.log());
     old.end()

@@ -61,6 +61,13 @@ pub(crate) fn command(program: impl Into<OsString>) -> Command {
     command
 }
 
+/// A [`command`] that runs another verb of this program.
+pub(crate) fn verb(words: &[&str]) -> Result<Command> {
+    let mut command = command(env::current_exe().context("where this program lies")?);
+    command.args(words);
+    Ok(command)
+}
+
 /// A [`command`] that runs as root. If this process is not root, the command runs under sudo with this environment.
 pub(crate) fn root_command(program: impl Into<OsString>) -> Command {
     if is_root() {

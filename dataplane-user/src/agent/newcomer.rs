@@ -11,7 +11,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{pods::PodsError, settings::Settings, visible};
+use super::{
+    pods::{self, PodsError},
+    settings::Settings,
+    visible,
+};
 
 const FILE: &str = "agent.next";
 
@@ -32,11 +36,7 @@ fn open(run_dir: &Path) -> io::Result<File> {
 /// # Errors
 /// Where it cannot be removed.
 pub fn remove_announcement(run_dir: &Path) -> Result<(), PodsError> {
-    let path = run_dir.join(FILE);
-    match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(PodsError { path, source }),
-        _ => Ok(()),
-    }
+    pods::remove(run_dir.join(FILE))
 }
 
 /// Held by a newcomer until it has the lock of the run folder.

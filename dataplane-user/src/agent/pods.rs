@@ -67,8 +67,16 @@ impl Pods {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {}: {source}", path.display())]
 pub struct PodsError {
-    pub(super) path: PathBuf,
-    pub(super) source: io::Error,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Removes a file, if it is there.
+pub(super) fn remove(path: PathBuf) -> Result<(), PodsError> {
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(PodsError { path, source }),
+        _ => Ok(()),
+    }
 }
 
 /// The file.
@@ -88,15 +96,7 @@ impl PodsFile {
     /// # Errors
     /// Where it cannot be removed.
     pub fn remove(&self) -> Result<(), PodsError> {
-        for path in [self.aside(), self.path.clone()] {
-            match fs::remove_file(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(PodsError { path, source });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        [self.aside(), self.path.clone()].into_iter().try_for_each(remove)
     }
 
     fn aside(&self) -> PathBuf {

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     plan::Mode,
     report::{
-        Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, PodRow, RescueRow, StaleRow,
-        Status, seconds,
+        Beside, ClusterRow, Code, DrainRow, GuardRow, InterfaceRow, IpvsRow, LeftOutRow, PodRow, RescueRow,
+        StaleRow, Status, seconds,
     },
 };
 
@@ -113,6 +113,16 @@ pub(super) fn of_device(row: &InterfaceRow) -> Vec<String> {
     lines
 }
 
+/// A line for each of the few rows that are shown, and for how many more there are of `all`.
+fn examples<T>(all: usize, shown: &[T], text: impl Fn(&T) -> String, line: &mut impl FnMut(&str, String)) {
+    for row in shown {
+        line("", text(row));
+    }
+    if all > shown.len() {
+        line("", format!("and {} more", all - shown.len()));
+    }
+}
+
 /// The lines, each with its name. The name is empty where a line continues the subject of the line before.
 pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     let mut lines = Vec::new();
@@ -163,30 +173,16 @@ pub(super) fn lines(status: &Status) -> Vec<(String, String)> {
     if cluster.conflicts != 0 {
         line("Conflicts", format!("{} ({})", cluster.conflicts, Code::Conflicts));
     }
-    for row in &cluster.conflict_examples {
-        line("", row.to_string());
-    }
-    if cluster.conflicts > cluster.conflict_examples.len() {
-        line("", format!("and {} more", cluster.conflicts - cluster.conflict_examples.len()));
-    }
+    examples(cluster.conflicts, &cluster.conflict_examples, ToString::to_string, &mut line);
     if cluster.skipped != 0 {
         line("Not cut", format!("{} without a member, or in two slices", count(cluster.skipped, "endpoint")));
     }
-    for row in &cluster.skipped_examples {
-        line("", row.to_string());
-    }
-    if cluster.skipped > cluster.skipped_examples.len() {
-        line("", format!("and {} more", cluster.skipped - cluster.skipped_examples.len()));
-    }
+    examples(cluster.skipped, &cluster.skipped_examples, ToString::to_string, &mut line);
     if cluster.left_out != 0 {
         line("Left out", format!("{} ({})", count(cluster.left_out, "endpoint"), Code::EndpointsLeftOut));
     }
-    for row in &cluster.left_out_examples {
-        line("", format!("{} on {}: {}", row.address, row.node, row.why));
-    }
-    if cluster.left_out > cluster.left_out_examples.len() {
-        line("", format!("and {} more", cluster.left_out - cluster.left_out_examples.len()));
-    }
+    let left_out = |row: &LeftOutRow| format!("{} on {}: {}", row.address, row.node, row.why);
+    examples(cluster.left_out, &cluster.left_out_examples, left_out, &mut line);
     line("View", view_text(cluster));
     let plane = &status.dataplane;
     line("Maps", format!("{}, room for {}", plane.pin_dir, count(plane.max_backends, "backend")));

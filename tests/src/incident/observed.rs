@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context as _, Result};
+use nodefence::flags::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,6 +18,11 @@ pub const HOLDS_AFTER_US: u64 = 1_000_000;
 
 /// The name of what stood still where it was the clients' own process.
 pub const CLIENTS: &str = "the clients' process";
+
+/// CLOCK_MONOTONIC in microseconds.
+pub(crate) fn now_us() -> u64 {
+    monotonic_ns() / 1_000
+}
 
 /// The moments of a run, as CLOCK_MONOTONIC in microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -83,6 +89,14 @@ pub struct Facts {
     pub restored: Restored,
 }
 
+impl Facts {
+    /// Writes a file with them.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
+    }
+}
+
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -99,9 +113,7 @@ impl Run {
     /// Fails if a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let name = self.facts.way.file();
-        let path = folder.join(format!("{name}.json"));
-        let facts = serde_json::to_string_pretty(&self.facts)?;
-        std::fs::write(&path, facts + "\n").with_context(|| format!("write {}", path.display()))?;
+        self.facts.write(&folder.join(format!("{name}.json")))?;
         self.log.write(&folder.join(format!("{name}.jsonl")))
     }
 

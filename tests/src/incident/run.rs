@@ -7,14 +7,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nodefence::flags::monotonic_ns;
 
 use super::{
     cluster::Cluster,
     ipvs,
     judge::{Verdict, judge, shows_the_fault},
     manifests,
-    observed::{Facts, Moments, Restored, Run},
+    observed::{Facts, Moments, Restored, Run, now_us},
     plan::{Plan, Way},
     probe,
     report::{self, Report},
@@ -148,11 +147,11 @@ impl<'c> Incident<'c> {
     /// do once the clients have ended.
     fn stages(&self, way: Way) -> Result<(Moments, Instant, Option<Back<'_>>)> {
         let Plan { frozen, times, scenario, .. } = &self.plan;
-        let began = now();
+        let began = now_us();
         sleep(times.calm);
         let back = Back { cluster: self.cluster, scenario: *scenario, node: frozen, way };
         self.cluster.freeze(*scenario, frozen)?;
-        let at = now();
+        let at = now_us();
         say(&format!("{frozen}: {}", scenario.text()));
         let length = if way == Way::Flagged { times.flagged } else { times.stock };
         sleep_until(at + micros(times.flag));
@@ -160,7 +159,7 @@ impl<'c> Incident<'c> {
             self.cluster.flag(*scenario, frozen)?;
             say(&format!("{frozen} is flagged"));
         }
-        let flagged = now();
+        let flagged = now_us();
         sleep_until(at + micros(length));
         let back = match scenario.comes_back() {
             true => {
@@ -170,10 +169,10 @@ impl<'c> Incident<'c> {
             }
             false => Some(back),
         };
-        let thawed = now();
+        let thawed = now_us();
         let unflagged = Instant::now();
         sleep(times.after);
-        Ok((Moments { began, frozen: at, flagged, thawed, ended: now() }, unflagged, back))
+        Ok((Moments { began, frozen: at, flagged, thawed, ended: now_us() }, unflagged, back))
     }
 
     /// The rows of IPVS's table on the node through which the clients go. `None` where kube-proxy does not use IPVS.
@@ -235,14 +234,10 @@ fn say(text: &str) {
     eprintln!("incident: {text}");
 }
 
-fn now() -> u64 {
-    monotonic_ns() / 1_000
-}
-
 fn micros(time: Duration) -> u64 {
     time.as_micros() as u64
 }
 
 fn sleep_until(at: u64) {
-    sleep(Duration::from_micros(at.saturating_sub(now())));
+    sleep(Duration::from_micros(at.saturating_sub(now_us())));
 }

@@ -1,13 +1,12 @@
 //! The cluster as a stage of `cargo xtask test`.
 
-use std::env;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::process;
 use crate::say::say;
-use crate::test::tally::Stage;
+use crate::test::{checks, tally::Stage};
 
 /// How long the parts may take where nothing is built yet: Go programs, and the image's program with all of its dependencies.
 const BUILT: Duration = Duration::from_secs(60 * 60);
@@ -24,16 +23,9 @@ const AGAIN: &str = "AGAIN  ";
 pub(crate) fn prepare() -> Result<Stage> {
     say!("the image and the cluster's parts, beside the tests");
     let started = Instant::now();
-    let mut command = process::command(env::current_exe().context("this program")?);
-    command.args(["cluster-test", "--until", "built"]);
-    let mut command = process::idle(&command);
+    let mut command = process::idle(&process::verb(&["cluster-test", "--until", "built"])?);
     let mut stage = Stage::new("cluster's parts");
-    let mut printed = Vec::new();
-    let ended = process::stream(&mut command, BUILT, |line| printed.push(line.to_owned()))?;
-    if !ended.is_some_and(|status| status.success()) {
-        stage.fail(format!("`{}`", process::line(&command)));
-        stage.printed.push(printed.join("\n"));
-    }
+    checks::quietly(&mut command, BUILT, &mut stage)?;
     stage.took = started.elapsed();
     Ok(stage)
 }
@@ -42,8 +34,7 @@ pub(crate) fn prepare() -> Result<Stage> {
 pub(crate) fn stage() -> Result<Stage> {
     say!("the cluster of real kubelets");
     let started = Instant::now();
-    let mut command = process::command(env::current_exe().context("this program")?);
-    command.args(["cluster-test", "--until", "incident"]);
+    let mut command = process::verb(&["cluster-test", "--until", "incident"])?;
     let mut read = Read::default();
     let ended = process::stream(&mut command, ENDED, |line| {
         println!("{line}");

@@ -1,9 +1,8 @@
 //! The image as a stage of `cargo xtask test --all`.
 
-use std::env;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::process;
 use crate::say::say;
@@ -16,8 +15,7 @@ const BUILT: Duration = Duration::from_secs(2 * 60 * 60);
 pub(crate) fn stage() -> Result<Stage> {
     say!("the image for all architectures, twice");
     let started = Instant::now();
-    let mut command = process::command(env::current_exe().context("this program")?);
-    command.args(["image", "--check"]);
+    let mut command = process::verb(&["image", "--check"])?;
     let ended = process::stream(&mut command, BUILT, |line| println!("{line}"))?;
     let mut stage = judge(&process::line(&command), ended.map(|status| status.success()));
     stage.took = started.elapsed();

@@ -48,17 +48,24 @@ pub(crate) fn lints(workspace: &Workspace) -> Result<Stage> {
     let mut stage = Stage::new("lints");
     let started = Instant::now();
     for mut command in [host, kernel] {
-        let mut printed = Vec::new();
-        let ended = process::stream(&mut command, LINTS, |line| printed.push(line.to_owned()))?;
-        if ended.is_some_and(|status| status.success()) {
+        if quietly(&mut command, LINTS, &mut stage)? {
             stage.pass();
-        } else {
-            stage.fail(format!("`{}`", process::line(&command)));
-            stage.printed.push(printed.join("\n"));
         }
     }
     stage.took = started.elapsed();
     Ok(stage)
+}
+
+/// Runs a command to its end, and returns whether it succeeded. If not, that and what it printed are the stage's.
+pub(crate) fn quietly(command: &mut Command, limit: Duration, stage: &mut Stage) -> Result<bool> {
+    let mut printed = Vec::new();
+    let ended = process::stream(command, limit, |line| printed.push(line.to_owned()))?;
+    let succeeded = ended.is_some_and(|status| status.success());
+    if !succeeded {
+        stage.fail(format!("`{}`", process::line(command)));
+        stage.printed.push(printed.join("\n"));
+    }
+    Ok(succeeded)
 }
 
 /// Checks licences, sources and bans, which need no network. Checks advisories too if their database can be fetched.

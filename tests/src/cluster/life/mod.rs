@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::{KubeCluster, install::NAMESPACE, wire};
-use crate::incident::{Clients, Cluster as _, Incident, Scenario};
+use crate::incident::{Clients, Cluster as _, Incident, Scenario, observed::now_us};
 use arrivals::Arrived;
 use check::Check;
 use rollout::Rollout;
-use traffic::{Times, now};
+use traffic::Times;
 
 /// How long clients run before the flag.
 const CALM: Duration = Duration::from_secs(3);
@@ -91,11 +91,11 @@ impl KubeCluster {
         let before = servers.ipvs()?;
         arrivals::count(self, &node)?;
         let clients = Clients::start(self, &through, &self.plan.out.join("rolled.jsonl"), "light")?;
-        let began = now();
+        let began = now_us();
         std::thread::sleep(CALM);
         let calm = arrivals::read(self, &node)?;
         self.flag(Scenario::Freeze, &node)?;
-        let flagged = now();
+        let flagged = now_us();
         self.waiting.say(&format!("{node} is flagged, and well"));
         std::thread::sleep(CUT);
         let cut = arrivals::read(self, &node)?;
@@ -106,18 +106,18 @@ impl KubeCluster {
         self.roll_back()?;
         rolled_back.follow(self, "rollback")?;
         let rolled = arrivals::read(self, &node)?;
-        let freed = now();
+        let freed = now_us();
         self.unflag(Scenario::Freeze, &node)?;
         let unflagged = Instant::now();
         self.waiting.say(&format!("{node} is unflagged"));
         std::thread::sleep(AFTER);
         let after = arrivals::read(self, &node)?;
-        let ended = now();
+        let ended = now_us();
         let log = clients.end()?;
         arrivals::end(self, &node)?;
         let restored = servers.restored(before.as_ref(), unflagged)?;
         let run = traffic::run(self, &node, Times { began, flagged, freed, ended }, log, restored)?;
-        traffic::write(&run, &self.plan.out.join("rolled.json"))?;
+        run.facts.write(&self.plan.out.join("rolled.json"))?;
         let mut checks = vec![
             passed(calm, rolled.since(cut), after.since(rolled), freed.saturating_sub(flagged)),
             traffic::nobody_answers_there(
@@ -143,21 +143,21 @@ impl KubeCluster {
         let through_before = servers.ipvs()?;
         let shown = self.shown_on_nodes()?;
         let clients = Clients::start(self, &through, &self.plan.out.join("removed.jsonl"), "light")?;
-        let began = now();
+        let began = now_us();
         std::thread::sleep(CALM);
         self.flag(Scenario::Freeze, &node)?;
-        let flagged = now();
+        let flagged = now_us();
         std::thread::sleep(IN_FORCE);
-        let freed = now();
+        let freed = now_us();
         self.control.plane().nobody_lacked_a_right()?;
         let removal = Instant::now();
         let printed = self.uninstall()?;
         std::thread::sleep(AFTER);
-        let ended = now();
+        let ended = now_us();
         let log = clients.end()?;
         let restored = servers.restored(through_before.as_ref(), removal)?;
         let run = traffic::run(self, &node, Times { began, flagged, freed, ended }, log, restored)?;
-        traffic::write(&run, &self.plan.out.join("removed.json"))?;
+        run.facts.write(&self.plan.out.join("removed.json"))?;
         let told = self.kubectl(&["logs", "--namespace", NAMESPACE, "job/nodefence-uninstall"], None)?;
         let last = printed.lines().last().unwrap_or_default();
         let mut checks = vec![

@@ -1,9 +1,6 @@
 //! The incident's clients beside a step of the chart's life, with a node flagged that is well.
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
-use nodefence::flags::monotonic_ns;
+use anyhow::Result;
 
 use super::{super::KubeCluster, check::Check};
 use crate::incident::{
@@ -26,11 +23,6 @@ pub(super) struct Times {
     pub(super) ended: u64,
 }
 
-/// CLOCK_MONOTONIC in microseconds.
-pub(super) fn now() -> u64 {
-    monotonic_ns() / 1_000
-}
-
 /// The run of a step, for the incident's judge. Nothing is frozen: its times count from the flag.
 pub(super) fn run(
     cluster: &KubeCluster,
@@ -51,12 +43,6 @@ pub(super) fn run(
         restored,
     };
     Ok(Run { facts, log })
-}
-
-/// Writes what is known of a run beside the log.
-pub(super) fn write(run: &Run, path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(&run.facts)?;
-    std::fs::write(path, text + "\n").with_context(|| path.display().to_string())
 }
 
 /// Nothing is lost from 1 s after the flag on, and all else that the incident promises.

@@ -12,14 +12,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use recorder::{Recorder, now_us};
+use recorder::Recorder;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::LocalSet,
     time::{sleep, sleep_until, timeout},
 };
 
-use super::record::Log;
+use super::{observed::now_us, record::Log};
 
 /// How many clients there are, and how fast they send.
 #[derive(Clone, Copy, Debug)]

@@ -2,14 +2,10 @@
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-use nodefence::flags::monotonic_ns;
-
-use crate::incident::record::{End, Gap, Kind, Log, Record};
-
-/// CLOCK_MONOTONIC in microseconds.
-pub(super) fn now_us() -> u64 {
-    monotonic_ns() / 1_000
-}
+use crate::incident::{
+    observed::now_us,
+    record::{End, Gap, Kind, Log, Record},
+};
 
 /// All requests so far, those that still wait included.
 #[derive(Debug, Default)]
