@@ -9,6 +9,8 @@ mod flag;
 mod flag_rows;
 mod known;
 mod lines;
+#[cfg(test)]
+mod memory_server;
 mod node_rows;
 mod off_rows;
 mod off_wait;

@@ -86,7 +86,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{
-        super::requests_tests::{PODS, Server, failure},
+        super::memory_server::{PODS, Server, failure},
         *,
     };
 
