@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{Api, assets::asset, objects, relay, rights};
@@ -59,7 +59,7 @@ pub struct ControlPlane {
     pub ns: Arc<Netns>,
     address: Ipv4Addr,
     /// The certificate by which clients check the server. `None` if the server runs outside.
-    certificates: Option<PathBuf>,
+    pub(super) certificates: Option<PathBuf>,
     /// `None` if the server runs outside.
     programs: Option<Programs>,
     /// Further options of the API server.
@@ -245,38 +245,6 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Writes a kubeconfig with all rights.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn kubeconfig(&self) -> Result<PathBuf> {
-        self.kubeconfig_at("kubeconfig", &self.url())
-    }
-
-    /// Same as [`ControlPlane::kubeconfig`], with this name of the file and this URL of the server: a relay, for example.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn kubeconfig_at(&self, name: &str, server: &str) -> Result<PathBuf> {
-        self.kubeconfig_of(name, server, TOKEN)
-    }
-
-    /// Writes a kubeconfig of this user of [`rights`].
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn kubeconfig_as(&self, user: &str) -> Result<PathBuf> {
-        self.kubeconfig_as_at(user, &self.url())
-    }
-
-    /// Writes a kubeconfig with another token.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn kubeconfig_with(&self, file: &str, token: &str) -> Result<PathBuf> {
-        self.kubeconfig_of(file, &self.url(), token)
-    }
-
     /// The URL of the server.
     pub fn url(&self) -> String {
         format!("https://{}:{PORT}", self.address)
@@ -285,14 +253,6 @@ impl ControlPlane {
     /// The folder of the server's certificate and key, `apiserver.crt` and `apiserver.key`. The certificate's file has its authority too.
     pub fn pki(&self) -> PathBuf {
         self.dir.path().join("pki")
-    }
-
-    /// Same as [`ControlPlane::kubeconfig_as`], with this URL of the server.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn kubeconfig_as_at(&self, user: &str, server: &str) -> Result<PathBuf> {
-        self.kubeconfig_of(&format!("kubeconfig-{user}"), server, &rights::token(user))
     }
 
     /// A client with the rights of this user.
@@ -311,23 +271,6 @@ impl ControlPlane {
     /// From which byte on the audit log counts.
     pub(super) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
-    }
-
-    fn kubeconfig_of(&self, file: &str, server: &str, token: &str) -> Result<PathBuf> {
-        let path = self.dir.path().join(file);
-        let cluster = match &self.certificates {
-            Some(file) => json!({"server": server, "certificate-authority": file}),
-            None => json!({"server": server, "insecure-skip-tls-verify": true}),
-        };
-        // JSON is YAML too.
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        std::fs::write(&path, config.to_string())?;
-        Ok(path)
     }
 
     /// Creates a Node that is Ready.

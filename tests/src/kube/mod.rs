@@ -19,6 +19,7 @@ mod grants;
 pub mod hang;
 mod iptables;
 mod ipvs;
+mod kubeconfigs;
 pub mod local;
 pub mod manifests;
 pub mod members;
