@@ -3,18 +3,16 @@
 //! - `nodefence-pod serve [--tcp PORT] [--udp PORT] [--health PORT]` answers requests. The variables `POD` and `NODE` are its names in the answers. It writes
 //!   a line to standard output once its ports are open.
 //! - `nodefence-pod pause` waits for SIGTERM and takes in the ended processes of its pod.
-//! - `nodefence-pod watch` writes a line to standard output for each time that this machine stood still.
 
 mod pause;
 mod serve;
 mod stream;
-mod watch;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::serve::{Names, Ports};
 
-const USAGE: &str = "usage: nodefence-pod serve [--tcp PORT] [--udp PORT] [--health PORT] | pause | watch";
+const USAGE: &str = "usage: nodefence-pod serve [--tcp PORT] [--udp PORT] [--health PORT] | pause";
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
@@ -25,7 +23,6 @@ fn main() -> Result<()> {
             serve::run(ports, &Names { pod: of("POD")?, node: of("NODE")? })
         }
         Some("pause") => pause::run(),
-        Some("watch") => watch::run(),
         _ => bail!(USAGE),
     }
 }
