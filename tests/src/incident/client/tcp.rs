@@ -30,6 +30,10 @@ use crate::{
 const RETRY: Duration = Duration::from_millis(100);
 /// An attempt to make an established connection is repeated after this time.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// A SYN without an answer is sent again after 1 s (`TCP_TIMEOUT_INIT`, include/net/tcp.h). Before that a SYN is sent again only because it was answered: a
+/// server that kept a connection which its client lost answers that client's next SYN from the same port with a bare ACK, and gets a reset and another SYN at
+/// once (`tcp_rcv_synsent_state_process`, net/ipv4/tcp_input.c). Pods of a node that was cut have such connections.
+const UNANSWERED: Duration = Duration::from_millis(900);
 
 /// A connection whose server has answered once.
 pub(super) struct Established {
@@ -97,12 +101,14 @@ pub(super) async fn idle(recorder: Rc<Recorder>, client: u32, mut established: E
 
 /// Makes a connection for one request.
 pub(super) async fn new(recorder: Rc<Recorder>, to: SocketAddrV4, client: u32) {
-    let until = Instant::now() + NEW_LIMIT;
+    let begun = Instant::now();
+    let until = begun + NEW_LIMIT;
     let ticket = recorder.begin(Kind::New, client, 0, None);
     let (stream, connected) = dial(to, Some(until)).await;
     // The counter is valid for a failed connection too, until the socket is closed.
-    let syns_again = stream.as_ref().and_then(|stream| tcp_info::retransmitted(stream).ok());
-    recorder.change(ticket, |record| record.syns_again = syns_again.unwrap_or_default());
+    let sent_again = stream.as_ref().and_then(|stream| tcp_info::retransmitted(stream).ok());
+    let syns_again = if begun.elapsed() < UNANSWERED { 0 } else { sent_again.unwrap_or_default() };
+    recorder.change(ticket, |record| record.syns_again = syns_again);
     let asked = match (stream, connected) {
         (Some(stream), Ok(())) => {
             let mut stream = BufReader::new(stream);
