@@ -40,10 +40,11 @@ const TICK: Duration = Duration::from_millis(20);
 /// A tick that is later than this is told to the host. A stand-still is told up to a tick too short, and the judge excuses by those above 100 ms.
 const LATE: Duration = Duration::from_millis(50);
 
-/// The cgroup of containerd, the kubelet, kube-proxy and what they start, with the weight that systemd gives its slice of system services by default. In the
-/// root of the cgroups each of their threads would compete with all pods together.
+/// The cgroup of containerd, the kubelet, kube-proxy and what they start. In the root of the cgroups each of their threads would compete with all pods together.
+/// They take half of an emulated processor at rest. The kubelet gives all pods of a node with one processor a weight of 39. With the 100 that systemd gives
+/// system services, pods would wait.
 const DAEMONS: &str = "/sys/fs/cgroup/daemons";
-const DAEMONS_WEIGHT: &str = "100";
+const DAEMONS_WEIGHT: &str = "20";
 
 /// A line of `sh` that moves itself into a cgroup, and becomes the program in its arguments.
 const IN_CGROUP: &str = r#"echo $$ > "$0/cgroup.procs" && exec "$@""#;

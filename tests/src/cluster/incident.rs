@@ -22,6 +22,9 @@ const LASTS: Duration = Duration::from_secs(3_600);
 /// Where the API server is stopped, the cluster is without it for this long before the node freezes.
 const WITHOUT_API: Duration = Duration::from_secs(3);
 
+/// How long the nodes have after an install. Its Jobs and pods are work that an emulated processor is not done with when the last pod is ready.
+const SETTLED: Duration = Duration::from_secs(30);
+
 /// The image of the servers, as `cargo xtask cluster-test` puts it on the nodes.
 const IMAGE: &str = "localhost/nodefence-pod:1";
 
@@ -61,6 +64,7 @@ impl KubeCluster {
         }
         self.start_node(&wire::name(2))?;
         self.install()?;
+        std::thread::sleep(SETTLED);
         for scenario in scenarios {
             let incident = incident.of(scenario)?;
             let stock = stock.get(&scenario.stock()).context("no run without a flag")?;

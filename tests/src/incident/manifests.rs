@@ -58,7 +58,7 @@ fn pod(image: &str, name: &str, node: &str) -> Value {
                 "imagePullPolicy": "Never",
                 "args": ["serve"],
                 // Without a request a pod gets next to nothing of a busy processor.
-                "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
+                "resources": {"requests": {"cpu": "150m", "memory": "16Mi"}},
                 "env": [field("POD", "metadata.name"), field("NODE", "spec.nodeName")],
                 "ports": [
                     {"containerPort": TCP_TARGET, "protocol": "TCP"},
