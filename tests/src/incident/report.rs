@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     judge::{Promise, Verdict, judge, shows_the_fault},
-    observed::Run,
+    observed::{Restored, Run},
     picture,
     plan::Way,
     table,
@@ -35,8 +35,8 @@ pub(super) fn write(folder: &Path, stock: &Run, flagged: &Run) -> Result<Report>
     let mut text = table::plain(stock, flagged);
     text.push('\n');
     match &verdict {
-        Verdict::Held => text += &promises_held(""),
-        Verdict::Broken(wrong) => text += &format!("{}{wrong}", promises_held(wrong)),
+        Verdict::Held => text += &promises_held(flagged, ""),
+        Verdict::Broken(wrong) => text += &format!("{}{wrong}", promises_held(flagged, wrong)),
         Verdict::StoodStill(wrong) => text += &format!("This run does not count: {wrong}"),
     }
     save(&folder.join("table.txt"), &text)?;
@@ -44,12 +44,15 @@ pub(super) fn write(folder: &Path, stock: &Run, flagged: &Run) -> Result<Report>
     Ok(Report { verdict, text })
 }
 
-/// A line for each promise that is not among the broken ones.
-fn promises_held(wrong: &str) -> String {
+/// A line for each promise that the run could break, and that is not among the broken ones.
+fn promises_held(run: &Run, wrong: &str) -> String {
     let is_broken = |promise: &Promise| wrong.contains(&format!("broken: {}: ", promise.text()));
+    let is_compared = |promise: &Promise| {
+        *promise != Promise::Restored || !matches!(run.facts.restored, Restored::NoIpvs | Restored::StaysOff)
+    };
     Promise::ALL
         .iter()
-        .filter(|promise| !is_broken(promise))
+        .filter(|promise| is_compared(promise) && !is_broken(promise))
         .map(|promise| format!("held: {}\n", promise.text()))
         .collect()
 }
@@ -116,6 +119,18 @@ mod tests {
         assert_eq!(between_marks(&page, "new\n").expect("both marks"), expected);
         let error = between_marks(&format!("{END}{BEGIN}"), "new").expect_err("no end").to_string();
         assert!(error.contains("no line `<!-- figures of a run: end -->` behind"), "{error}");
+    }
+
+    #[test]
+    fn a_promise_that_nobody_looked_at_is_not_named_as_held() {
+        let line = format!("held: {}\n", Promise::Restored.text());
+        for (restored, is_named) in
+            [(Restored::NoIpvs, false), (Restored::StaysOff, false), (Restored::After { seconds: 1.0 }, true)]
+        {
+            let mut sample = Sample::held();
+            sample.facts().restored = restored;
+            assert_eq!(promises_held(&sample.run(), "").contains(&line), is_named);
+        }
     }
 
     #[test]
