@@ -45,7 +45,7 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, then the kernel matrix in VMs.
+    /// Run the tests: format, lints, dependencies, unit, packet and namespace tests, real Kubernetes, the kernel matrix in VMs, then a cluster of real kubelets.
     ///
     /// Takes up to 75 minutes on a new machine with two processors, beside what is downloaded.
     /// Ends with a table of the stages, the slowest test files, the failures by name and a line `N passed, N failed`; fails if anything failed. Figures and

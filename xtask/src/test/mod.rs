@@ -47,8 +47,7 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     if scope != Scope::Quick {
         needs.push(Need::Vm);
     }
-    // The cluster does not hold its promises in each run yet.
-    let has_cluster = filter.is_none() && scope == Scope::All;
+    let has_cluster = filter.is_none() && scope != Scope::Quick;
     if has_cluster {
         needs.extend(cluster::NEEDS);
     }
