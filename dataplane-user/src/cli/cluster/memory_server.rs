@@ -12,6 +12,7 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 
 use super::{
+    error::Error,
     samples::{member, settings},
     session::Session,
 };
@@ -19,7 +20,7 @@ use super::{
 pub(super) const FLAGS: &str = "/apis/nodefence.io/v1alpha1/nodeflags";
 pub(super) const MEMBERS: &str = "/apis/nodefence.io/v1alpha1/nodemembers";
 pub(super) const SETTINGS: &str = "/apis/nodefence.io/v1alpha1/nodefencesettings/default";
-const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+pub(super) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 pub(super) const PODS: &str = "/api/v1/namespaces/nodefence/pods";
 
 /// What was asked: method, path with query, and body.
@@ -31,7 +32,7 @@ type Answers = BTreeMap<(Method, String), Vec<(u16, Value)>>;
 #[derive(Clone, Default)]
 pub(super) struct Server {
     answers: Arc<Mutex<Answers>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    pub(super) asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Server {

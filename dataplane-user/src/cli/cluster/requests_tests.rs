@@ -7,9 +7,9 @@ use super::{
     args::{FlagNode, ListNodes, PauseAgents, UnflagNode},
     error::Error,
     flag,
-    memory_server::{FLAGS, MEMBERS, PODS, SETTINGS, Server, failure, list},
+    memory_server::{FLAGS, PODS, REVIEWS, SETTINGS, Server, failure, list},
     overview,
-    samples::{member, now, settings},
+    samples::{now, settings},
     settings as verbs,
 };
 use crate::{
