@@ -4,6 +4,7 @@ mod agent_rows;
 mod agents;
 mod args;
 mod ask;
+mod asked_rows;
 mod error;
 mod flag;
 mod flag_rows;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{agent_rows::AgentRow, flag_rows::NodeFlagRow, known::Known};
+use super::{
+    agent_rows::AgentRow, asked_rows::AskedAgents, flag_rows::NodeFlagRow, known::Known, lines::lines,
+};
 use crate::{
     cli::{
         args::Format,
@@ -38,6 +40,8 @@ pub(super) struct ClusterNodes {
     pub(super) items: Vec<ClusterNodeRow>,
     /// The requested names that no node has.
     pub(super) not_found: Vec<String>,
+    /// What all agents answer, those of other nodes too. `None` without `--flagged`, or if they were not asked.
+    pub(super) agents: Option<AskedAgents>,
     /// Why the agents were not asked. `None` if they were.
     pub(super) agents_unknown: Option<String>,
     /// The objects that cannot be read, and why. Agents leave them out too.
@@ -67,6 +71,8 @@ impl ClusterNodes {
             Ok(agents) => (agents, None),
             Err(why) => (BTreeMap::new(), Some(why)),
         };
+        // Whether a flagged node is cut, the agents of all other nodes say.
+        let asked = (flagged && agents_unknown.is_none()).then(|| AskedAgents::new(&agents));
         let wanted = known.members.iter().filter(|(name, _)| is_wanted(known, names, flagged, name));
         let row = |(name, member): (&String, &crate::crds::NodeMember)| ClusterNodeRow {
             name: name.clone(),
@@ -78,7 +84,7 @@ impl ClusterNodes {
         };
         let items = wanted.map(row).collect();
         let not_found = names.iter().filter(|name| !known.members.contains_key(*name)).cloned().collect();
-        Self { items, not_found, agents_unknown, unread: known.unread_texts() }
+        Self { items, not_found, agents: asked, agents_unknown, unread: known.unread_texts() }
     }
 }
 
@@ -89,9 +95,9 @@ pub(super) fn nodes(list: &ClusterNodes, format: Format) -> String {
         or_dash((!texts.is_empty()).then(|| texts.join("; ")))
     };
     let is_unknown = list.agents_unknown.is_some();
-    match format {
+    let table = match format {
         Format::Name => {
-            list.items.iter().map(|row| format!("node/{}", row.name)).collect::<Vec<_>>().join("\n")
+            return list.items.iter().map(|row| format!("node/{}", row.name)).collect::<Vec<_>>().join("\n");
         }
         Format::Wide => columns(
             ["NAME", "ADDRESSES", "ZONE", "POOL", "AGENT", "VERSION", "MODE", "VIEW AGE", "POD", "FLAGS"],
@@ -110,7 +116,12 @@ pub(super) fn nodes(list: &ClusterNodes, format: Format) -> String {
                 [row.name.clone(), or_dash(row.zone.as_ref()), agent, version, mode, age, flags(row)]
             }),
         ),
-    }
+    };
+    [table]
+        .into_iter()
+        .chain(list.agents.iter().map(|agents| lines([agents.text()])))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// An agent's cells: health, version, mode, age of the view, and pod.

@@ -19,7 +19,11 @@ pub(super) async fn nodes(
     args: &ListNodes,
 ) -> Result<ClusterNodes, Error> {
     let known = session.known().await?;
-    let wanted = |node: &str| is_wanted(&known, &args.names, args.flagged, node);
+    let wanted = |node: &str| match args.flagged {
+        // The agents of all other nodes are those that cut.
+        true => known.members.contains_key(node),
+        false => is_wanted(&known, &args.names, false, node),
+    };
     let agents = of_agents(session, namespace, wanted).await;
     Ok(ClusterNodes::new(&known, &args.names, args.flagged, agents))
 }

@@ -219,13 +219,14 @@ fn nodes_as_they_are_printed() {
     let mut nodes = ClusterNodes::new(&known, &names, false, Ok(agents()));
     let not_asked = ClusterNodes::new(&known, &[], true, Err("you may not list pods".to_owned()));
     let all = ClusterNodes::new(&known, &[], false, Ok(agents()));
+    let flagged = ClusterNodes::new(&known, &[], true, Ok(agents()));
     nodes.items.insert(0, all.items[0].clone());
     nodes.agents_unknown = Some("you may not list pods".to_owned());
     nodes.unread = vec![unread().text()];
     let mut notes = node_rows::notes(&nodes);
     notes.extend([super::agents::may_not(), super::agents::no_status()]);
     let wide = [Format::Table, Format::Wide, Format::Name, Format::Json, Format::Yaml];
-    let samples = [("full", nodes), ("not asked", not_asked)];
+    let samples = [("full", nodes), ("not asked", not_asked), ("flagged", flagged)];
     golden::report("kubectl-nodes", &samples, &wide, node_rows::nodes);
     golden::check("kubectl-notes", &(notes.join("\n") + "\n"));
 }

@@ -8,12 +8,12 @@ use super::{
     error::Error,
     flag,
     memory_server::{FLAGS, PODS, REVIEWS, SETTINGS, Server, failure, list},
-    overview,
+    node_rows, overview,
     samples::{now, settings},
     settings as verbs,
 };
 use crate::{
-    cli::exit::Exit,
+    cli::{args::Format, exit::Exit},
     crds::{FlagState, SettingsMode},
 };
 
@@ -241,6 +241,16 @@ async fn agents_are_asked_through_the_proxy_and_one_may_be_silent() {
     assert_eq!(agents[2].version.as_deref(), Some("0.1.0"));
     let asked = server.asked.lock().unwrap().iter().any(|(_, path, _)| path.contains("component%3Dagent"));
     assert!(asked, "the pods are not chosen by label");
+
+    // The flagged node's own agent is silent. Whether the others cut is told all the same.
+    server.flags(json!([stored("b-1", "node-b", "bob")]));
+    let flagged = ListNodes { names: Vec::new(), flagged: true };
+    let found = overview::nodes(&session, "nodefence", &flagged).await.unwrap();
+    let table = node_rows::nodes(&found, Format::Table);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows.len() == 3 && rows[1].starts_with("node-b") && rows[1].contains("no answer"), "{table}");
+    assert_eq!(rows[2], "2 of 3 agents answer: 2 enforce; no answer from node-b");
+    server.flags(json!([]));
 
     let problems = overview::status(&session, "nodefence").await.unwrap().problems;
     assert_eq!(problems, ["1 node with an agent that does not answer: node-b"]);

@@ -204,7 +204,7 @@ fn are(number: usize) -> String {
 }
 
 /// The first few of these names.
-fn named(names: &[String]) -> String {
+pub(super) fn named(names: &[String]) -> String {
     let first = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMED) {
         0 => first,
@@ -212,7 +212,8 @@ fn named(names: &[String]) -> String {
     }
 }
 
-fn counts(counts: &BTreeMap<String, usize>) -> String {
+/// How many there are of each value.
+pub(super) fn counts(counts: &BTreeMap<String, usize>) -> String {
     if counts.is_empty() {
         return "none".to_owned();
     }
