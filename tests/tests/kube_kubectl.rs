@@ -262,7 +262,9 @@ fn the_cluster_roles_allow_what_they_are_for() -> Result<()> {
     }
     let asked = || {
         let said = cluster.kubectl_as(&agents, &["nodes"]);
-        said.is_ok_and(|said| said.code == Some(0) && said.err.is_empty())
+        said.is_ok_and(|said| {
+            said.code == Some(0) && said.err.contains("no agent's pod in namespace nodefence")
+        })
     };
     wait_until("the watcher lists the agents' pods", LIMIT, asked)?;
     let looks = || cluster.kubectl_as(&install, &["preflight"]).is_ok_and(|said| said.code == Some(0));

@@ -102,8 +102,14 @@ fn the_uninstall_s_account_turns_agents_off_and_asks_them() -> Result<()> {
     create(&control, &render(ALL)?, &RIGHTS)?;
     let found = allowed(&control, "nodefence-uninstall")?;
     // Of the settings, the object `default` alone may be read and changed: `allowed` names none.
-    let wanted =
-        ["list pods.", "get pods/proxy.", "create nodefencesettings.nodefence.io"].map(str::to_owned).into();
+    let wanted = [
+        "list pods.",
+        "get pods/proxy.",
+        "create nodefencesettings.nodefence.io",
+        "list nodemembers.nodefence.io",
+    ]
+    .map(str::to_owned)
+    .into();
     ensure!(found == wanted, "{:?}", found.symmetric_difference(&wanted).collect::<Vec<_>>());
     let folder = tempfile::TempDir::with_prefix("nodefence-chart-")?;
     let rendered = render(ALL)?;
@@ -116,7 +122,9 @@ fn the_uninstall_s_account_turns_agents_off_and_asks_them() -> Result<()> {
     };
     let local = |word: &String| !word.starts_with("--api-server");
     let (done, text) = run(words.into_iter().filter(local).collect())?;
-    ensure!(done && text.contains("off        0 of 0 agents"), "{text}");
+    // Here is no agent, and this process runs in no pod of the namespace.
+    ensure!(!done && text.contains("no agent's pod in namespace nodefence"), "{text}");
+    ensure!(!text.contains("you may not"), "{text}");
     let settings = control.api.get("/apis/nodefence.io/v1alpha1/nodefencesettings/default")?;
     ensure!(settings["spec"]["mode"] == "off", "{settings:#}");
     let elsewhere = ["kubectl", "mode", "off", "--wait", "--namespace", "default"].map(str::to_owned);

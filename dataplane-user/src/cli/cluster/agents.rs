@@ -31,13 +31,16 @@ pub(super) struct Place {
 /// Asks the agents of these nodes, or of all. Returns what each has said, by node.
 ///
 /// # Errors
-/// Where the pods cannot be listed. An agent that does not answer is no error.
+/// Where the pods cannot be listed, or where there are none. An agent that does not answer is no error.
 pub(super) async fn agents(
     client: &Client,
     namespace: &str,
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, AgentRow>, Error> {
     let places = places_in(client, namespace).await?;
+    if places.is_empty() {
+        return Err(Error::NoAgents(namespace.to_owned()));
+    }
     let wanted = places.into_values().filter(|place| is_wanted(&place.node)).collect();
     let answers = answers(client, namespace, wanted);
     Ok(answers.map(|(place, answer)| (place.node, AgentRow::new(place.pod, answer))).collect().await)

@@ -175,7 +175,7 @@ pub(super) struct ShowStatus {
 }
 
 const MODE: &str = "With --wait, agents that are not off by then are named with their nodes, and the exit code is 0 all the same: a node that hangs cannot take \
-anything back. `nodefence detach` on such a node does, once it answers.";
+anything back. `nodefence detach` on such a node does, once it answers. Where the namespace has no agent at all, the exit code is 1.";
 
 /// The mode that is set.
 #[derive(Clone, Debug, Args)]

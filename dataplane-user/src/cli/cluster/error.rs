@@ -50,6 +50,9 @@ pub(super) enum Error {
     /// An answer does not say what time it is.
     #[error("the API server's answer has no `Date`, by which the end of a flag is set")]
     NoDate,
+    /// No agent has a pod in the namespace.
+    #[error("no agent's pod in namespace {0} (expected: --namespace of the release)")]
+    NoAgents(String),
     /// There is no such node.
     #[error("there is no node `{0}` (see `kubectl get nodes` and `kubectl get nodemembers`)")]
     UnknownNode(String),
@@ -129,6 +132,7 @@ impl Error {
             Self::NoKind { .. }
             | Self::Request { .. }
             | Self::NoDate
+            | Self::NoAgents(_)
             | Self::UnreadSettings(_)
             | Self::Exists
             | Self::Busy => Exit::Error,

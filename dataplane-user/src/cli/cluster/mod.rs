@@ -137,11 +137,17 @@ async fn carry_out(cli: &KubectlCli, session: &Session) -> anyhow::Result<Exit> 
         KubectlVerb::Settings => print(format, &settings::show(session).await?, settings_rows::text)?,
         KubectlVerb::Mode(args) => {
             let mut report = settings::mode(session, args.mode.into()).await?;
+            let mut missing = None;
             if let Some(seconds) = args.wait {
                 let patience = Duration::from_secs(seconds.into());
-                report.waited = Some(off_wait::wait(&session.client, namespace, patience).await?);
+                let waited = off_wait::wait(session, namespace, patience).await?;
+                missing = waited.is_without_agents().then(|| error::Error::NoAgents(namespace.to_owned()));
+                report.waited = Some(waited);
             }
             print(format, &report, settings_rows::text)?;
+            return Ok(
+                missing.map_or(Exit::Ok, |missing| none_waited_for(session, namespace, format, missing))
+            );
         }
         KubectlVerb::Pause(args) => {
             print(format, &settings::pause(session, args).await?, settings_rows::text)?;
@@ -169,6 +175,17 @@ fn unknown(format: Format, names: &[String]) -> Exit {
     Exit::Unknown
 }
 
+/// Tells that there was no agent to wait for, which is an error unless this process runs in a pod of the same namespace, as the Job before a
+/// removal does. Its namespace is surely the right one, and a removal must not fail where no agent was ever scheduled.
+fn none_waited_for(session: &Session, namespace: &str, format: Format, missing: error::Error) -> Exit {
+    if session.own_namespace.as_deref() == Some(namespace) {
+        warn(&[missing.to_string()]);
+        return Exit::Ok;
+    }
+    tell(format, Exit::Error, &missing.into());
+    Exit::Error
+}
+
 fn warn(warnings: &[String]) {
     for warning in warnings {
         say(&lines([format!("warning: {warning}")]));
@@ -178,6 +195,22 @@ fn warn(warnings: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn only_in_a_pod_of_the_namespace_it_is_no_error_that_no_agent_is_there() {
+        let session = memory_server::Server::new().session().await.unwrap();
+        for (own, exit) in
+            [(None, Exit::Error), (Some("default"), Exit::Error), (Some("nodefence"), Exit::Ok)]
+        {
+            let session = Session {
+                own_namespace: own.map(str::to_owned),
+                client: session.client.clone(),
+                server: session.server.clone(),
+            };
+            let missing = error::Error::NoAgents("nodefence".to_owned());
+            assert_eq!(none_waited_for(&session, "nodefence", Format::Table, missing), exit, "{own:?}");
+        }
+    }
 
     #[test]
     fn the_name_or_the_first_argument_decides() {

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::cli::output::count;
+
 /// What the wait for agents to be off found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(super) struct Waited {
@@ -11,6 +13,10 @@ pub(super) struct Waited {
     pub(super) off: usize,
     /// The other agents. What they did may remain on their nodes.
     pub(super) left: Vec<LeftAgent>,
+    /// The nodes that have no agent's pod. What an earlier agent did may remain on them.
+    pub(super) without_pod: Vec<String>,
+    /// Why it is not known which nodes have no agent's pod. `None` if it is known.
+    pub(super) members_unknown: Option<String>,
 }
 
 /// An agent that did not say that it is off and that nothing of it is left.
@@ -57,21 +63,44 @@ pub(super) fn said(answer: Result<Value, String>) -> Said {
 }
 
 impl Waited {
+    /// Whether there was no agent to wait for.
+    pub(super) fn is_without_agents(&self) -> bool {
+        self.off == 0 && self.left.is_empty()
+    }
+
     /// The lines of it.
     pub(super) fn lines(&self) -> Vec<String> {
-        let Self { off, left } = self;
+        let Self { off, left, without_pod, members_unknown } = self;
         let of = off + left.len();
-        let mut all =
-            vec![format!("off        {off} of {of} agents; nothing of theirs is left on their nodes")];
+        let mut all = match self.is_without_agents() {
+            true => vec!["off        there was no agent to wait for".to_owned()],
+            false => {
+                vec![format!("off        {off} of {of} agents; nothing of theirs is left on their nodes")]
+            }
+        };
         all.extend(
             left.iter().map(|LeftAgent { node, pod, why }| format!("left       {node} (pod {pod}): {why}")),
+        );
+        if !without_pod.is_empty() {
+            let nodes = count(without_pod.len(), "node");
+            let names = without_pod.join(", ");
+            all.push(format!(
+                "left       {nodes} without an agent's pod: what an earlier agent did may remain there: {names}"
+            ));
+        }
+        all.extend(
+            members_unknown
+                .iter()
+                .map(|why| format!("left       nodes without an agent's pod are not known: {why}")),
         );
         if !left.is_empty() {
             all.push(
                 "           what such an agent did may remain on its node: programs, pins, and destinations drained from IPVS".to_owned(),
             );
+        }
+        if !left.is_empty() || !without_pod.is_empty() {
             all.push(
-                "           once the node answers again, end the agent there and run `nodefence detach`"
+                "           once the node answers again and the pod of its agent is deleted, run `nodefence detach` there (docs/install.md)"
                     .to_owned(),
             );
         }
@@ -106,12 +135,18 @@ mod tests {
 
     #[test]
     fn the_rest_is_named_with_what_removes_it() {
-        let mut waited = Waited { off: 2, left: Vec::new() };
+        let mut waited = Waited { off: 2, ..Waited::default() };
         assert_eq!(waited.lines().len(), 1);
         let [node, pod, why] = ["node-b", "agent-x", "no route"].map(str::to_owned);
         waited.left.push(LeftAgent { node, pod, why });
         let text = waited.lines().join("\n");
         assert!(text.contains("2 of 3 agents") && text.contains("node-b (pod agent-x): no route"), "{text}");
         assert!(text.contains("`nodefence detach`"), "{text}");
+        let without_pod = vec!["node-c".to_owned(), "node-d".to_owned()];
+        let text = Waited { off: 2, without_pod, ..Waited::default() }.lines().join("\n");
+        assert!(text.contains("2 nodes without an agent's pod") && text.contains("node-c, node-d"), "{text}");
+        assert!(text.contains("`nodefence detach`"), "{text}");
+        let text = Waited::default().lines().join("\n");
+        assert!(text.ends_with("there was no agent to wait for"), "{text}");
     }
 }

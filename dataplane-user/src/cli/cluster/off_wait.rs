@@ -6,13 +6,15 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use kube::Client;
+use kube::{ResourceExt as _, api::ListParams};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::{
     agents::{Place, answers, places_in},
+    ask,
     error::Error,
     off_rows::{LeftAgent, Said, Waited, said},
+    session::Session,
 };
 
 /// How soon agents are asked again.
@@ -23,13 +25,15 @@ const GIVEN_UP: Duration = Duration::from_secs(15);
 /// Why an agent is named that was not heard before the wait was over.
 pub(super) const UNHEARD: &str = "it has not answered";
 
-/// Waits for so long at most. Returns which agents are off and which are not; none of them is an error.
+/// Waits for so long at most. Returns which agents are off and which are not, and which nodes have no agent; none of this is an error.
 ///
 /// # Errors
 /// Where the agents' pods cannot be listed.
-pub(super) async fn wait(client: &Client, namespace: &str, patience: Duration) -> Result<Waited, Error> {
+pub(super) async fn wait(session: &Session, namespace: &str, patience: Duration) -> Result<Waited, Error> {
+    let client = &session.client;
     let ends = Instant::now() + patience;
     let mut off: BTreeSet<String> = BTreeSet::new();
+    let mut with_pod: BTreeSet<String> = BTreeSet::new();
     let mut silent: BTreeMap<String, Instant> = BTreeMap::new();
     // What each agent said last, or why it did not answer.
     let mut last: BTreeMap<String, String> = BTreeMap::new();
@@ -43,6 +47,7 @@ pub(super) async fn wait(client: &Client, namespace: &str, patience: Duration) -
             }
             Err(error) => return Err(error),
         };
+        with_pod.extend(places.keys().cloned());
         let asked: Vec<Place> = places.into_values().filter(|place| !off.contains(&place.node)).collect();
         let begun = Instant::now();
         let mut left: BTreeMap<String, String> =
@@ -74,10 +79,24 @@ pub(super) async fn wait(client: &Client, namespace: &str, patience: Duration) -
                 let why = last.remove(&node).unwrap_or_else(|| UNHEARD.to_owned());
                 LeftAgent { node, pod, why }
             };
-            return Ok(Waited { off: off.len(), left: left.into_iter().map(named).collect() });
+            let left = left.into_iter().map(named).collect();
+            let (without_pod, members_unknown) = match without_pod(session, &with_pod).await {
+                Ok(nodes) => (nodes, None),
+                // A removal must not wait for it.
+                Err(error) => (Vec::new(), Some(error.to_string())),
+            };
+            return Ok(Waited { off: off.len(), left, without_pod, members_unknown });
         }
         sleep_until(ends.min(Instant::now() + AGAIN)).await;
     }
+}
+
+/// The nodes that have no agent's pod. An earlier agent may have left something there, as where the nodes for agents were chosen anew.
+async fn without_pod(session: &Session, with_pod: &BTreeSet<String>) -> Result<Vec<String>, Error> {
+    let members = ask::list(&session.members(), ListParams::default()).await?;
+    let mut names: Vec<String> = members.iter().map(|member| member.name_any()).collect();
+    names.retain(|name| !with_pod.contains(name));
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -86,7 +105,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{
-        super::memory_server::{PODS, Server, failure},
+        super::memory_server::{MEMBERS, PODS, Server, failure},
         *,
     };
 
@@ -118,7 +137,7 @@ mod tests {
     async fn waited(server: &Server) -> (Waited, Duration) {
         let session = server.session().await.unwrap();
         let begun = Instant::now();
-        let waited = wait(&session.client, "nodefence", PATIENCE).await.unwrap();
+        let waited = wait(&session, "nodefence", PATIENCE).await.unwrap();
         (waited, begun.elapsed())
     }
 
@@ -177,10 +196,24 @@ mod tests {
     async fn without_agents_nothing_is_waited_for_and_without_the_right_it_fails() {
         let server = server(&[]);
         let (waited, took) = waited(&server).await;
-        assert_eq!((waited, took), (Waited::default(), Duration::ZERO));
+        let without_pod = ["node-a", "node-b", "node-c"].map(str::to_owned).into();
+        assert_eq!((waited, took), (Waited { without_pod, ..Waited::default() }, Duration::ZERO));
         server.answer(Method::GET, PODS, 403, failure(403, "Forbidden", "no"));
         let session = server.session().await.unwrap();
-        let error = wait(&session.client, "nodefence", PATIENCE).await.unwrap_err();
+        let error = wait(&session, "nodefence", PATIENCE).await.unwrap_err();
         assert!(matches!(error, Error::Forbidden { .. }), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_without_pod_is_named_and_members_that_may_not_be_listed_are_no_error() {
+        let server = server(&["agent-a", "agent-b"]);
+        server.answer(Method::GET, &path("agent-a"), 200, off(true));
+        server.answer(Method::GET, &path("agent-b"), 200, off(true));
+        let (found, _) = waited(&server).await;
+        assert_eq!((found.off, found.without_pod), (2, vec!["node-c".to_owned()]));
+        server.answer(Method::GET, MEMBERS, 403, failure(403, "Forbidden", "no"));
+        let (found, _) = waited(&server).await;
+        assert_eq!((found.off, found.without_pod.len()), (2, 0));
+        assert!(found.members_unknown.unwrap().contains("you may not list nodemembers"));
     }
 }

@@ -127,6 +127,7 @@ fn errors() {
         Error::Invalid { verb: "create", resource: objects(), message: "`by` is another's name".to_owned() },
         Error::Request { verb: "list", resource: objects(), source: "connection refused".into() },
         Error::NoDate,
+        Error::NoAgents("nodefence".to_owned()),
         Error::UnknownNode(node()),
         Error::UnknownFlag("node-b-7xk2p".to_owned()),
         Error::Unwise { node: node(), why },
@@ -273,13 +274,22 @@ fn settings_as_they_are_printed() {
     let slow = off("node-e", "agent-5", &[]);
     let stuck = off("node-f", "agent-6", &["IPVS refuses"]);
     let mut full = ClusterSettings::new(now(), Some(paused), vec![pause("alice")]);
-    full.waited = Some(Waited { off: 3, left: vec![hung, running, unheard, slow, stuck] });
+    full.waited = Some(Waited {
+        off: 3,
+        left: vec![hung, running, unheard, slow, stuck],
+        without_pod: vec!["node-g".to_owned()],
+        members_unknown: None,
+    });
     let mut waited = of_mode(SettingsMode::Off);
-    waited.waited = Some(Waited { off: 3, left: Vec::new() });
+    waited.waited = Some(Waited { off: 3, ..Waited::default() });
+    let mut no_agent = of_mode(SettingsMode::Off);
+    let members_unknown = Some("you may not list nodemembers.nodefence.io".to_owned());
+    no_agent.waited = Some(Waited { members_unknown, ..Waited::default() });
     let samples = [
         ("full", full),
         ("none", ClusterSettings::new(now(), None, Vec::new())),
         ("waited", waited),
+        ("no agent", no_agent),
         ("off", of_mode(SettingsMode::Off)),
         ("observe", of_mode(SettingsMode::Observe)),
         ("enforce", of_mode(SettingsMode::Enforce)),

@@ -254,6 +254,11 @@ async fn agents_are_asked_through_the_proxy_and_one_may_be_silent() {
 
     let problems = overview::status(&session, "nodefence").await.unwrap().problems;
     assert_eq!(problems, ["1 node with an agent that does not answer: node-b"]);
+    let nobody = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [] });
+    server.answer(Method::GET, PODS, 200, nobody);
+    let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
+    let notes = node_rows::notes(&found).join("\n");
+    assert!(notes.contains("no agent's pod in namespace nodefence"), "{notes}");
     server.answer(Method::GET, PODS, 403, failure(403, "Forbidden", "no"));
     let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
     assert_eq!(found.items.len(), 3);

@@ -38,23 +38,25 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// Time and version.
     pub(super) server: Server,
+    /// The namespace of the pod in which this process runs. `None` with a kubeconfig file.
+    pub(super) own_namespace: Option<String>,
 }
 
 impl Session {
     /// Reads the configuration and asks the API server for its time.
     pub(super) async fn open(cli: &KubectlCli) -> anyhow::Result<Self> {
-        let mut config = config(cli.kubeconfig.as_deref(), cli.context.as_deref()).await?;
+        let (mut config, own_namespace) = config(cli.kubeconfig.as_deref(), cli.context.as_deref()).await?;
         if let Some(address) = &cli.api_server {
             config.cluster_url = kubernetes::url(address)?;
         }
         let client = Client::try_from(config)?;
-        Ok(Self::over(client).await?)
+        Ok(Self { own_namespace, ..Self::over(client).await? })
     }
 
     /// Asks the API server of a client for its time.
     pub(super) async fn over(client: Client) -> Result<Self, Error> {
         let server = ask::server(&client).await?;
-        Ok(Self { client, server })
+        Ok(Self { client, server, own_namespace: None })
     }
 
     /// The members.
@@ -96,9 +98,13 @@ impl Session {
     }
 }
 
-/// Reads how the API server is reached, as kubectl does.
-async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
+/// Reads how the API server is reached, as kubectl does. Where a pod's service account says it, the pod's namespace too.
+async fn config(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> anyhow::Result<(Config, Option<String>)> {
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let mut own_namespace = None;
     let mut config = match kubeconfig {
         Some(file) => {
             let read = async { Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await };
@@ -107,11 +113,15 @@ async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Res
         None => match Config::from_kubeconfig(&options).await {
             Ok(config) => config,
             // In a pod there is no file, and no context to choose.
-            Err(error) => match context {
-                None => Config::incluster().map_err(|_| error),
-                Some(_) => Err(error),
+            Err(error) => {
+                let config = match context {
+                    None => Config::incluster().map_err(|_| error),
+                    Some(_) => Err(error),
+                }
+                .context(NO_CONFIGURATION)?;
+                own_namespace = Some(config.default_namespace.clone());
+                config
             }
-            .context(NO_CONFIGURATION)?,
         },
     };
     anyhow::ensure!(config.proxy_url.is_none(), NO_PROXY);
@@ -119,5 +129,5 @@ async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Res
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(SILENT);
-    Ok(config)
+    Ok((config, own_namespace))
 }
