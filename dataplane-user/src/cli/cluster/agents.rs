@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{Stream, StreamExt as _, stream};
 use http::Request;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use serde_json::Value;
 
@@ -54,6 +54,22 @@ pub(super) async fn places_in(client: &Client, namespace: &str) -> Result<BTreeM
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = ask::list(&pods, ListParams::default().labels(LABELS)).await?;
     Ok(places(&pods))
+}
+
+/// On how many nodes there are pods of agents, or should be, as the DaemonSet's controller says it.
+///
+/// # Errors
+/// Where the DaemonSet cannot be read, or is not there.
+pub(super) async fn wanted(client: &Client, namespace: &str) -> Result<usize, Error> {
+    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
+    let sets = ask::list(&sets, ListParams::default().labels(LABELS)).await?;
+    if sets.is_empty() {
+        return Err(Error::NoAgents(namespace.to_owned()));
+    }
+    let statuses = sets.iter().filter_map(|set| set.status.as_ref());
+    // A pod that is on a node by mistake is counted among the pods, too. That of a hung node stays there for long.
+    let all: i32 = statuses.map(|status| status.desired_number_scheduled + status.number_misscheduled).sum();
+    Ok(usize::try_from(all).unwrap_or(0))
 }
 
 /// Asks these agents, some at once. Each one's status, or why there is none, comes as soon as it is known.

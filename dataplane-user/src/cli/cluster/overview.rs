@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     agent_rows::AgentRow,
-    agents::agents,
+    agents::{agents, wanted},
     args::ListNodes,
     error::Error,
     node_rows::{ClusterNodes, is_wanted},
@@ -32,8 +32,9 @@ pub(super) async fn nodes(
 pub(super) async fn status(session: &Session, namespace: &str) -> Result<ClusterStatus, Error> {
     let known = session.known().await?;
     let agents = of_agents(session, namespace, |node| known.members.contains_key(node)).await;
+    let wanted = wanted(&session.client, namespace).await.map_err(|error| error.to_string());
     let nodes = ClusterNodes::new(&known, &[], false, agents);
-    Ok(ClusterStatus::new(&session.server, &known, &nodes))
+    Ok(ClusterStatus::new(&session.server, &known, &nodes, wanted))
 }
 
 /// What the agents say, or why they could not be asked: members and flags are worth printing without them.

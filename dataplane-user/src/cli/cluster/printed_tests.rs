@@ -239,14 +239,15 @@ fn status_as_it_is_printed() {
     known.settings.iter_mut().for_each(|settings| settings.pauses.clear());
     let server = Server { now: now(), version: Some("v1.36.3".to_owned()) };
     let nodes = ClusterNodes::new(&known, &[], false, Ok(agents()));
-    let mut full = ClusterStatus::new(&server, &known, &nodes);
+    let mut full =
+        ClusterStatus::new(&server, &known, &nodes, Err("you may not list daemonsets.apps".to_owned()));
     full.pauses = vec![pause("dave")];
     full.settings.iter_mut().for_each(|settings| settings.pauses = vec![pause("dave")]);
     full.agents_unknown = Some("you may not list pods".to_owned());
     let nobody = Known::new(now(), Vec::new(), Vec::new(), None);
     let server = Server { version: None, ..server };
     let nodes = ClusterNodes::new(&nobody, &[], false, Err("you may not list pods".to_owned()));
-    let nothing = ClusterStatus::new(&server, &nobody, &nodes);
+    let nothing = ClusterStatus::new(&server, &nobody, &nodes, Ok(0));
     let samples = [("full", full), ("nothing", nothing)];
     golden::report("kubectl-status", &samples, &THREE, |status, _| status_rows::text(status));
 }

@@ -7,9 +7,9 @@ use super::{
     args::{FlagNode, ListNodes, PauseAgents, UnflagNode},
     error::Error,
     flag,
-    memory_server::{FLAGS, PODS, REVIEWS, SETTINGS, Server, failure, list},
+    memory_server::{FLAGS, MEMBERS, PODS, REVIEWS, SETTINGS, Server, failure, list},
     node_rows, overview,
-    samples::{now, settings},
+    samples::{member, now, settings},
     settings as verbs,
 };
 use crate::{
@@ -254,6 +254,30 @@ async fn agents_are_asked_through_the_proxy_and_one_may_be_silent() {
 
     let problems = overview::status(&session, "nodefence").await.unwrap().problems;
     assert_eq!(problems, ["1 node with an agent that does not answer: node-b"]);
+    // A new node gets no pod where the DaemonSet leaves it out.
+    server.answer(
+        Method::GET,
+        MEMBERS,
+        200,
+        list(
+            "NodeMember",
+            json!(["node-a", "node-b", "node-c", "node-d"].map(|name| member(name, None, None))),
+        ),
+    );
+    let counts = |wanted: u32| {
+        let status = json!({ "desiredNumberScheduled": wanted, "currentNumberScheduled": 3, "numberMisscheduled": 0, "numberReady": 3 });
+        let set = json!({ "metadata": { "name": "nodefence-agent" }, "status": status });
+        json!({ "apiVersion": "apps/v1", "kind": "DaemonSetList", "metadata": {}, "items": [set] })
+    };
+    let sets = "/apis/apps/v1/namespaces/nodefence/daemonsets";
+    for (wanted, problems) in [(3, 1), (4, 2)] {
+        server.answer(Method::GET, sets, 200, counts(wanted));
+        assert_eq!(
+            overview::status(&session, "nodefence").await.unwrap().problems.len(),
+            problems,
+            "{wanted}"
+        );
+    }
     let nobody = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [] });
     server.answer(Method::GET, PODS, 200, nobody);
     let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
@@ -261,7 +285,7 @@ async fn agents_are_asked_through_the_proxy_and_one_may_be_silent() {
     assert!(notes.contains("no agent's pod in namespace nodefence"), "{notes}");
     server.answer(Method::GET, PODS, 403, failure(403, "Forbidden", "no"));
     let found = overview::nodes(&session, "nodefence", &all).await.unwrap();
-    assert_eq!(found.items.len(), 3);
+    assert_eq!(found.items.len(), 4);
     assert!(found.agents_unknown.unwrap().contains("nodefence-view-agents"));
 }
 

@@ -37,6 +37,10 @@ pub(super) struct AgentsRow {
     pub(super) silent: Vec<String>,
     /// The nodes that have no pod of an agent.
     pub(super) missing: Vec<String>,
+    /// The number of nodes that have a pod of an agent or should have one, by the DaemonSet. `None` if it is not known.
+    pub(super) wanted: Option<usize>,
+    /// Why that number is not known. `None` if it is known.
+    pub(super) wanted_unknown: Option<String>,
     /// The nodes whose agents do less than the settings want, since their own mode is weaker.
     pub(super) weaker: Vec<String>,
     /// How many agents have each version.
@@ -82,15 +86,20 @@ impl Document for ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// The state, from what was read. `nodes` has all nodes.
-    pub(super) fn new(server: &Server, known: &Known, nodes: &ClusterNodes) -> Self {
+    /// The state, from what was read. `nodes` has all nodes. `wanted`: how many of them should have a pod of an agent.
+    pub(super) fn new(
+        server: &Server,
+        known: &Known,
+        nodes: &ClusterNodes,
+        wanted: Result<usize, String>,
+    ) -> Self {
         let (does, why) = known.does();
         let rows: Vec<NodeFlagRow> = known.flags.iter().map(|flag| NodeFlagRow::new(known, flag)).collect();
         let mut flags = BTreeMap::new();
         for row in &rows {
             *flags.entry(state(row.state).to_owned()).or_default() += 1;
         }
-        let agents = nodes.agents_unknown.is_none().then(|| agents(nodes, does));
+        let agents = nodes.agents_unknown.is_none().then(|| agents(nodes, does, wanted));
         let mut this = Self {
             api_server: server.version.clone(),
             settings: known.settings.clone(),
@@ -110,8 +119,12 @@ impl ClusterStatus {
     }
 }
 
-fn agents(nodes: &ClusterNodes, does: Does) -> AgentsRow {
-    let mut found = AgentsRow::default();
+fn agents(nodes: &ClusterNodes, does: Does, wanted: Result<usize, String>) -> AgentsRow {
+    let (wanted, wanted_unknown) = match wanted {
+        Ok(wanted) => (Some(wanted), None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut found = AgentsRow { wanted, wanted_unknown, ..AgentsRow::default() };
     for row in &nodes.items {
         let Some(agent) = &row.agent else {
             found.missing.push(row.name.clone());
@@ -173,8 +186,8 @@ fn problems(status: &ClusterStatus, is_without_settings: bool, now: Timestamp) -
         problems.push(format!("the agents were not asked: {why}"));
     }
     let Some(agents) = &status.agents else { return problems };
+    problems.extend(missing(agents));
     for (nodes, what) in [
-        (&agents.missing, "without pod of an agent"),
         (&agents.silent, "with an agent that does not answer"),
         (&agents.weaker, "with an agent whose own mode is weaker than the settings"),
     ] {
@@ -197,6 +210,19 @@ fn problems(status: &ClusterStatus, is_without_settings: bool, now: Timestamp) -
         ));
     }
     problems
+}
+
+/// What is wrong with nodes that have no pod of an agent. Where the DaemonSet wants none there, as by its nodeSelector, nothing is.
+fn missing(agents: &AgentsRow) -> Option<String> {
+    let nodes = &agents.missing;
+    if nodes.is_empty() || agents.wanted.is_some_and(|wanted| wanted <= agents.pods) {
+        return None;
+    }
+    let text = format!("{} without pod of an agent: {}", count(nodes.len(), "node"), named(nodes));
+    Some(match &agents.wanted_unknown {
+        Some(why) => format!("{text}; whether there should be one is not known: {why}"),
+        None => text,
+    })
 }
 
 fn are(number: usize) -> String {
@@ -273,10 +299,18 @@ mod tests {
         AgentRow::new("pod".to_owned(), Ok(status))
     }
 
+    fn status_with(
+        known: &Known,
+        agents: BTreeMap<String, AgentRow>,
+        wanted: Result<usize, String>,
+    ) -> ClusterStatus {
+        let nodes = ClusterNodes::new(known, &[], false, Ok(agents));
+        ClusterStatus::new(&Server { now: now(), version: None }, known, &nodes, wanted)
+    }
+
     fn status(known: &Known, agents: &[(&str, AgentRow)]) -> ClusterStatus {
         let agents = agents.iter().map(|(node, row)| ((*node).to_owned(), row.clone())).collect();
-        let nodes = ClusterNodes::new(known, &[], false, Ok(agents));
-        ClusterStatus::new(&Server { now: now(), version: None }, known, &nodes)
+        status_with(known, agents, Ok(known.members.len()))
     }
 
     #[test]
@@ -293,6 +327,21 @@ mod tests {
         known.settings.as_mut().unwrap().mode = crate::crds::SettingsMode::Observe;
         let found = status(&known, &[("a", agent("observe")), ("b", agent("observe"))]);
         assert_eq!(found.problems, [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_the_daemon_set_leaves_out_is_no_problem() {
+        let known = known([member("a", None, None), member("b", None, None)], []);
+        let of = |wanted| {
+            status_with(&known, BTreeMap::from([("a".to_owned(), agent("enforce"))]), wanted).problems
+        };
+        assert_eq!(of(Ok(1)), [""; 0]);
+        assert_eq!(of(Ok(2)), ["1 node without pod of an agent: b"]);
+        let unknown = of(Err("no".to_owned()));
+        assert_eq!(
+            unknown,
+            ["1 node without pod of an agent: b; whether there should be one is not known: no"]
+        );
     }
 
     #[test]
