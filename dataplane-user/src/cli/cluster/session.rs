@@ -30,7 +30,7 @@ pub(super) const NO_CONFIGURATION: &str =
 
 /// The error that a proxy is configured, which this client has not the code for.
 pub(super) const NO_PROXY: &str = "the kubeconfig file (proxy-url) or the environment (HTTPS_PROXY) names a proxy; expected none: kubectl nodefence reaches the API server \
-     directly";
+     directly (where that is possible: `env -u HTTPS_PROXY -u https_proxy kubectl nodefence ...`)";
 
 /// The API server, and its time at the start of the command.
 pub(super) struct Session {
