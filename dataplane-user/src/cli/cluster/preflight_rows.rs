@@ -110,6 +110,7 @@ impl PreflightReport {
         };
         findings.extend(networks.iter().filter_map(|network| network.replaces.clone()));
         notes.extend(networks.iter().filter_map(|network| network.unsure.clone()));
+        notes.extend(no_network(facts, &networks));
         own(facts, &mut findings, &mut notes);
         notes.push(
             "lockdown, devices and what is in the kernel only the node knows: run `nodefence doctor` there"
@@ -214,6 +215,21 @@ fn proxy(
     Some(mode)
 }
 
+/// The note about a cluster that has no pod network that is known by name.
+fn no_network(facts: &Facts, networks: &[Network]) -> Option<String> {
+    let sets = facts.daemon_sets.as_ref().ok()?;
+    if !networks.is_empty() {
+        return None;
+    }
+    let has_proxy = sets.iter().any(|set| set.name_any() == "kube-proxy");
+    Some(match (&facts.kube_proxy, has_proxy) {
+        (Ok(None), false) => "there is no pod network that is known, and neither a DaemonSet nor a ConfigMap of kube-proxy: something may replace it, \
+             and agents only observe there; `nodefence doctor` on a node says whether"
+            .to_owned(),
+        _ => "there is no pod network that is known; `nodefence doctor` on a node says whether kube-proxy is replaced".to_owned(),
+    })
+}
+
 /// Whether the namespace takes the agents' pods, which are privileged.
 fn own(facts: &Facts, findings: &mut Vec<String>, notes: &mut Vec<String>) {
     let namespace = &facts.namespace;
@@ -274,13 +290,17 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    fn set(name: &str) -> DaemonSet {
+        read(json!({ "metadata": { "name": name } }))
+    }
+
     fn good() -> Facts {
         let config =
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n";
         Facts {
             server: Some("v1.36.3".to_owned()),
             nodes: vec![node("a", "6.1.0-18-amd64", "amd64", "linux")],
-            daemon_sets: Ok(Vec::new()),
+            daemon_sets: Ok(vec![set("kindnet")]),
             kube_proxy: Ok(Some(read(json!({ "data": { "config.conf": config } })))),
             cilium: None,
             namespace: "nodefence".to_owned(),
@@ -342,6 +362,25 @@ mod tests {
             let report = PreflightReport::new(&facts, &[]);
             assert!(report.has_findings() && report.findings[0].contains(finding), "{report:#?}");
         }
+    }
+
+    #[test]
+    fn a_cluster_without_a_known_network_is_told() {
+        let notes = |sets: Vec<DaemonSet>, kube_proxy| {
+            let facts = Facts { daemon_sets: Ok(sets), kube_proxy, ..good() };
+            let report = PreflightReport::new(&facts, &[]);
+            assert!(!report.has_findings(), "{report:#?}");
+            report.notes.join("\n")
+        };
+        let may_be_replaced = |text: &str| text.contains("something may replace it");
+        let found = notes(vec![set("custom"), set("kube-proxy")], Ok(None));
+        assert!(found.contains("no pod network that is known;") && !may_be_replaced(&found), "{found}");
+        let found = notes(vec![set("custom")], good().kube_proxy);
+        assert!(found.contains("no pod network that is known;") && !may_be_replaced(&found), "{found}");
+        let found = notes(vec![set("custom")], Ok(None));
+        assert!(may_be_replaced(&found), "{found}");
+        let found = notes(vec![set("kindnet")], Ok(None));
+        assert!(!found.contains("no pod network"), "{found}");
     }
 
     #[test]

@@ -361,11 +361,14 @@ fn preflight_as_it_is_printed() {
         namespace: "nodefence".to_owned(),
         own: Ok(None),
     };
+    let fresh_report = PreflightReport::new(&fresh, &[]);
+    let no_network = Facts { daemon_sets: Ok(Vec::new()), ..fresh };
     let samples = [
         ("full", PreflightReport::new(&full, &names)),
         ("unread", PreflightReport::new(&unread, &[])),
         ("unlabelled", PreflightReport::new(&unlabelled, &[])),
-        ("fresh", PreflightReport::new(&fresh, &[])),
+        ("fresh", fresh_report),
+        ("no network", PreflightReport::new(&no_network, &[])),
     ];
     golden::report("kubectl-preflight", &samples, &THREE, |report, _| preflight_rows::text(report));
 }

@@ -41,6 +41,8 @@ fn network(set: &DaemonSet, cilium: Option<&ConfigMap>) -> Option<Network> {
         "calico-node" => ("calico", of_calico(set)),
         "antrea-agent" => ("antrea", Tells::Unknown),
         "kube-router" => ("kube-router", of_kube_router(set)),
+        // GKE Dataplane V2 is Cilium without kube-proxy.
+        "anetd" => ("gke-dataplane-v2", Tells::Replaces),
         "ovnkube-node" => ("ovn-kubernetes", Tells::Replaces),
         "kube-flannel-ds" => ("flannel", Tells::Leaves),
         "weave-net" => ("weave", Tells::Leaves),
@@ -144,6 +146,7 @@ mod tests {
             set("kube-router", json!({ "args": ["--run-router=true", "--run-service-proxy=false"] }));
         assert_eq!(replaces(router, None), Some(false));
         assert_eq!(replaces(plain("ovnkube-node"), None), Some(true));
+        assert_eq!(replaces(plain("anetd"), None), Some(true));
         assert_eq!(replaces(plain("kube-flannel-ds"), None), Some(false));
     }
 
