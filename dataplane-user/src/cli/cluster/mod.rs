@@ -93,6 +93,18 @@ pub(super) fn main(typed: &[OsString]) -> ExitCode {
     }
 }
 
+/// The way out where the API server does not answer.
+const WITHOUT_SERVER: &str = "without the API server, `nodefence flag`, `unflag` and `mode` do the same on each sending node (docs/install.md)";
+
+/// Names the way out, for the verbs that have one.
+fn with_way_out(verb: &KubectlVerb, error: anyhow::Error) -> anyhow::Error {
+    let has_one = matches!(verb, KubectlVerb::Flag(_) | KubectlVerb::Unflag(_) | KubectlVerb::Mode(_));
+    match error.downcast_ref() {
+        Some(error::Error::Request { .. }) if has_one => error.context(WITHOUT_SERVER),
+        _ => error,
+    }
+}
+
 fn run(cli: &KubectlCli) -> anyhow::Result<Exit> {
     let runtime = agent::runtime().context(START_CLIENT)?;
     let done = runtime.block_on(async {
@@ -101,7 +113,7 @@ fn run(cli: &KubectlCli) -> anyhow::Result<Exit> {
     });
     // A name server that does not answer must not delay the end.
     runtime.shutdown_background();
-    done
+    done.map_err(|error| with_way_out(&cli.verb, error))
 }
 
 /// Carries out a verb, and prints its result.
@@ -210,6 +222,29 @@ mod tests {
             let missing = error::Error::NoAgents("nodefence".to_owned());
             assert_eq!(none_waited_for(&session, "nodefence", Format::Table, missing), exit, "{own:?}");
         }
+    }
+
+    #[test]
+    fn where_the_server_is_away_the_way_out_is_named() {
+        let said = |words: &[&str], error: error::Error| {
+            let cli = KubectlCli::try_parse_from([&["kubectl-nodefence"], words].concat()).unwrap();
+            with_way_out(&cli.verb, error.into())
+        };
+        let away = || error::Error::Request {
+            verb: "get",
+            resource: "/version".to_owned(),
+            source: "connection refused".into(),
+        };
+        for words in [&["flag", "b", "--reason", "r"][..], &["unflag", "b"], &["mode", "off"]] {
+            let error = said(words, away());
+            let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+            assert_eq!(causes, [WITHOUT_SERVER, "cannot get /version", "connection refused"]);
+            assert!(error.is::<error::Error>(), "its exit code");
+        }
+        assert_eq!(said(&["flags"], away()).to_string(), "cannot get /version");
+        let other = error::Error::Busy;
+        let text = other.to_string();
+        assert_eq!(said(&["mode", "off"], other).to_string(), text);
     }
 
     #[test]

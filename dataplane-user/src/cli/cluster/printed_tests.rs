@@ -145,6 +145,7 @@ fn errors() {
     let no_file = anyhow::anyhow!("no such file").context(session::NO_CONFIGURATION);
     let _ = writeln!(text, "{}", fault::text(Format::Table, crate::cli::Exit::Error, &no_file));
     let _ = writeln!(text, "{}", session::NO_PROXY);
+    let _ = writeln!(text, "{}", super::WITHOUT_SERVER);
     for role in super::ask::ROLES {
         let _ = writeln!(text, "{role}");
     }
