@@ -85,7 +85,8 @@ pub(super) fn answers(
     asked.buffer_unordered(AT_ONCE)
 }
 
-/// The pod of each node that has one. Of two, as during a rollout, the older one: it holds the node until it hands over.
+/// The pod of each node that has one. Of two, as during a rollout, the one that is ready, since the other stands by. Else the older one: it
+/// holds the node until it hands over.
 fn places(pods: &[Pod]) -> BTreeMap<String, Place> {
     let is_alive = |pod: &&Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -94,13 +95,19 @@ fn places(pods: &[Pod]) -> BTreeMap<String, Place> {
     let mut alive: Vec<&Pod> = pods.iter().filter(is_alive).collect();
     let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|created| created.0);
     // Of pods on one node the last one stays in the map.
-    alive.sort_by_key(|pod| std::cmp::Reverse(created(pod)));
+    alive.sort_by_key(|pod| (is_ready(pod), std::cmp::Reverse(created(pod))));
     let place = |pod: &Pod| {
         let node = pod.spec.as_ref()?.node_name.clone()?;
         let port = pod.annotations().get(PORT_ANNOTATION).and_then(|port| port.parse().ok());
         Some((node.clone(), Place { pod: pod.name_any(), node, port: port.unwrap_or(PORT) }))
     };
     alive.into_iter().filter_map(place).collect()
+}
+
+/// Whether the pod takes part, by its readiness probe.
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// What one agent says.
@@ -155,14 +162,19 @@ mod tests {
     fn each_node_has_the_pod_that_holds_it() {
         let early = "2026-12-01T08:00:00Z";
         let late = "2026-12-01T09:00:00Z";
+        let ready =
+            |ready: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
         let found = places(&[
             pod("old", Some("a"), early, json!({})),
             pod("new", Some("a"), late, json!({})),
             pod("ended", Some("b"), early, json!({ "status": { "phase": "Failed" } })),
             pod("b-1", Some("b"), late, json!({ "annotations": { PORT_ANNOTATION: "9000" } })),
             pod("waits", None, late, json!({})),
+            pod("stands-by", Some("c"), early, ready("False")),
+            pod("took-over", Some("c"), late, ready("True")),
         ]);
         let of = |node: &str| found.get(node).map(|place| (place.pod.as_str(), place.port));
-        assert_eq!((of("a"), of("b"), found.len()), (Some(("old", PORT)), Some(("b-1", 9_000)), 2));
+        assert_eq!((of("a"), of("b"), found.len()), (Some(("old", PORT)), Some(("b-1", 9_000)), 3));
+        assert_eq!(of("c"), Some(("took-over", PORT)));
     }
 }
