@@ -163,7 +163,7 @@ fn is_weaker(agent: &AgentRow, does: Does) -> bool {
 fn problems(status: &ClusterStatus, is_without_settings: bool, now: Timestamp) -> Vec<String> {
     let mut problems = Vec::new();
     if is_without_settings {
-        problems.push("there is no NodefenceSettings/default: agents cut nothing".to_owned());
+        problems.push(status.does.clone());
     }
     if status.members == 0 {
         problems
