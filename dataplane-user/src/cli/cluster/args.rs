@@ -58,7 +58,7 @@ pub(super) struct KubectlCli {
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(super) context: Option<String>,
 
-    /// The namespace of the agents' pods
+    /// The namespace of the agents' pods, for nodes, status, preflight and mode off --wait; flags and settings are in none
     #[arg(short, long, global = true, value_name = "NAME", default_value = "nodefence", help_heading = GLOBAL)]
     pub(super) namespace: String,
 

@@ -39,7 +39,7 @@ pub(super) const ROLES: [&str; 4] = [
     "the ClusterRole nodefence-view",
     "the ClusterRole nodefence-operate",
     "the ClusterRole nodefence-view-agents, bound in the namespace of the agents",
-    "the ClusterRole nodefence-preflight",
+    "the ClusterRole nodefence-preflight (in the chart; before an install: docs/kubectl.md)",
 ];
 
 /// The role that allows a request.
@@ -176,6 +176,6 @@ mod tests {
         assert_eq!(role::<NodeFlag>("list"), "the ClusterRole nodefence-view");
         assert_eq!(role::<NodeFlag>("create"), "the ClusterRole nodefence-operate");
         assert!(role::<Pod>("list").contains("nodefence-view-agents"));
-        assert_eq!(role::<Node>("list"), "the ClusterRole nodefence-preflight");
+        assert_eq!(role::<Node>("list"), ROLES[3]);
     }
 }
