@@ -324,7 +324,7 @@ fn notes(more: &[&str]) -> Result<String> {
 fn the_notes_say_only_after_an_install_that_nothing_is_cut() -> Result<()> {
     let (installed, upgraded) = (notes(&[])?, notes(&["--is-upgrade"])?);
     let said = |notes: &str| {
-        notes.contains("Nothing is cut yet") || notes.contains("kubectl nodefence mode observe")
+        notes.contains("Nothing is cut yet") || notes.contains(r#"{"spec":{"mode":"observe"}}"#)
     };
     ensure!(said(&installed) && !said(&upgraded), "{installed}\n{upgraded}");
     ensure!(upgraded.contains("kubectl get nodemembers,nodeflags,nodefencesettings"), "{upgraded}");
