@@ -223,6 +223,7 @@ fn nodes_as_they_are_printed() {
     let all = ClusterNodes::new(&known, &[], false, Ok(agents()));
     let flagged = ClusterNodes::new(&known, &[], true, Ok(agents()));
     nodes.items.insert(0, all.items[0].clone());
+    nodes.agents = flagged.agents.clone();
     nodes.agents_unknown = Some("you may not list pods".to_owned());
     nodes.unread = vec![unread().text()];
     let mut notes = node_rows::notes(&nodes);
@@ -244,6 +245,7 @@ fn status_as_it_is_printed() {
         ClusterStatus::new(&server, &known, &nodes, Err("you may not list daemonsets.apps".to_owned()));
     full.pauses = vec![pause("dave")];
     full.settings.iter_mut().for_each(|settings| settings.pauses = vec![pause("dave")]);
+    full.agents.iter_mut().for_each(|agents| agents.wanted = Some(5));
     full.agents_unknown = Some("you may not list pods".to_owned());
     let nobody = Known::new(now(), Vec::new(), Vec::new(), None);
     let server = Server { version: None, ..server };
@@ -280,13 +282,12 @@ fn settings_as_they_are_printed() {
         off: 3,
         left: vec![hung, running, unheard, slow, stuck],
         without_pod: vec!["node-g".to_owned()],
-        members_unknown: None,
+        members_unknown: Some("you may not list nodemembers.nodefence.io".to_owned()),
     });
     let mut waited = of_mode(SettingsMode::Off);
     waited.waited = Some(Waited { off: 3, ..Waited::default() });
     let mut no_agent = of_mode(SettingsMode::Off);
-    let members_unknown = Some("you may not list nodemembers.nodefence.io".to_owned());
-    no_agent.waited = Some(Waited { members_unknown, ..Waited::default() });
+    no_agent.waited = Some(Waited::default());
     let samples = [
         ("full", full),
         ("none", ClusterSettings::new(now(), None, Vec::new())),
