@@ -125,7 +125,8 @@ enum Verb {
         /// What happens to a node in the incident; can be given more than once.
         #[arg(long = "scenario", value_enum, value_name = "NAME", default_value = "freeze")]
         scenarios: Vec<cluster::Scenario>,
-        /// Every scenario in a cluster with IPVS, then the freeze in clusters with iptables and nftables, and a table of all. Half an hour.
+        /// Every scenario in a cluster with IPVS, there the chart's life too, then the freeze in clusters with iptables and nftables, and a table of all. Half an
+        /// hour.
         #[arg(long, conflicts_with_all = ["proxy", "scenarios", "until", "keep"])]
         all: bool,
         /// How far to go.

@@ -145,13 +145,14 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     for (proxy, scenarios) in clusters(options) {
         let out = if options.all && proxy != ALL_IN { out.join(name(proxy)) } else { out.clone() };
         fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+        let until = if options.all && proxy != ALL_IN { Until::Incident } else { options.until };
         let plan = json!({
             "qemu": emulator,
             "kernel": kernel.image, "initramfs": initramfs, "parameters": parameters, "memory": MEMORY,
             "proxy": name(proxy), "scenarios": scenarios.into_iter().map(name).collect::<Vec<_>>(),
             "chart": workspace.root.join("deploy/chart/nodefence"),
             "image": {"repository": REPOSITORY, "tag": env!("CARGO_PKG_VERSION")},
-            "until": name(options.until), "keep": options.keep, "out": out,
+            "until": name(until), "keep": options.keep, "out": out,
         });
         let file = out.join("plan.json");
         fs::write(&file, format!("{plan:#}\n"))
