@@ -26,6 +26,10 @@ pub(super) fn statuses(
     let mut found: BTreeMap<&String, (FlagState, String)> = BTreeMap::new();
     let mut counts: Vec<(&String, NodeFlagSpec)> = Vec::new();
     for (name, flag) in flags {
+        if flag.metadata.deletion_timestamp.is_some() {
+            found.insert(name, (FlagState::Over, "it is being deleted".to_owned()));
+            continue;
+        }
         match read(flag) {
             Err(error) => {
                 let message = format!("the controller cannot read the flag: {error}");
@@ -170,6 +174,16 @@ mod tests {
     }
 
     const LATER: &str = "2026-06-01T13:00:00Z";
+
+    #[test]
+    fn a_flag_that_is_being_deleted_is_over_and_takes_no_ones_place() {
+        let enforce = settings(json!({"mode": "enforce"}));
+        let mut leaving = flag("a", "uid-a", LATER, false);
+        leaving.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).unwrap();
+        let texts = judged(&[("f1", leaving), ("f2", flag("b", "uid-b", LATER, false))], &enforce);
+        assert_eq!(texts[0], "f1 Over 3: it is being deleted");
+        assert!(texts[1].starts_with("f2 Accepted 3: "), "{texts:?}");
+    }
 
     #[test]
     fn each_state_says_why() {

@@ -64,6 +64,10 @@ impl Read for wire::Flag {
     type Fault = (Arc<str>, String);
 
     fn read(&self, _: &mut Texts) -> Result<Option<Flag>, Self::Fault> {
+        // Somebody deleted it, and a finalizer keeps the object: for as long as the garbage collector is slow, for example.
+        if self.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
         let spec = NodeFlagSpec::deserialize(&self.spec)
             .map_err(|error| (self.name(), format!("its spec cannot be read: {error}")))?;
         let ends = spec.ends(self.metadata.creation_timestamp.as_ref().map(|created| created.0));

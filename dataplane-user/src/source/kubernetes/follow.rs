@@ -82,6 +82,7 @@ async fn drive<K: Read>(
     let is_streamed = no_end.is_some();
     let mut events = pin!(events);
     let mut list = List::<K>::default();
+    let mut is_listed = false;
     let mut texts = Texts::default();
     loop {
         let next = match list.stands_still_since.zip(no_end) {
@@ -104,7 +105,10 @@ async fn drive<K: Read>(
                 continue;
             }
             Some(Ok(Event::InitDone)) if list.is_broken => return Ended::Anew,
-            Some(Ok(Event::InitDone)) => std::mem::take(&mut list).done(),
+            Some(Ok(Event::InitDone)) => {
+                is_listed = true;
+                std::mem::take(&mut list).done()
+            }
             Some(Ok(Event::Apply(object))) => Told::Changes(vec![match object.read(&mut texts) {
                 Ok(Some(read)) => K::single(read),
                 Ok(None) => object.gone(),
@@ -114,7 +118,9 @@ async fn drive<K: Read>(
             Some(Err(error)) if is_streamed && refuses(&error) => return Ended::UsePages,
             // The pause before the list may be long, and until then nothing is known of what changed.
             Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => Told::Listing,
-            Some(Err(error)) if has_missed_something(&error) => {
+            // A kind that was listed is known. Whoever answers so may not be the API server: a gateway without its route, for example. The library would go on
+            // with changes, and never list again.
+            Some(Err(error)) if has_missed_something(&error) || is_listed && is_unknown(&error) => {
                 for told in [Told::Listing, Told::Failed(causes(&error.into()))] {
                     if to.send((kind, told)).await.is_err() {
                         return Ended::Unheard;
@@ -322,6 +328,24 @@ mod tests {
             let (texts, ended) = driven(vec![Err(refused(code))], is_streamed).await;
             assert!(texts.len() == 1 && ended.is_none(), "{code}: {texts:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_was_listed_does_not_become_unknown() {
+        let listed =
+            || vec![Ok(Event::Init), Ok(Event::InitApply(member("a", "10.0.0.1"))), Ok(Event::InitDone)];
+        let mut events = listed();
+        events.push(Err(refused(UNKNOWN)));
+        let (texts, ended) = driven(events, true).await;
+        assert_eq!(texts[..3], told(["listing", "list of a", "listing"]));
+        assert!(texts[3].starts_with("failed: ") && texts.len() == 4, "{texts:?}");
+        assert_eq!(ended, Some(Ended::Anew));
+        // Without a list the kind is not there. The library tries again.
+        let mut events = vec![Err(refused(UNKNOWN))];
+        events.extend(listed());
+        let (texts, ended) = driven(events, true).await;
+        assert!(texts[0].starts_with("no kind: "), "{texts:?}");
+        assert_eq!((&texts[1..], ended), (&told(["listing", "list of a"])[..], None));
     }
 
     #[tokio::test(start_paused = true)]

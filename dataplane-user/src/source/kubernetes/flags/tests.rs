@@ -140,6 +140,15 @@ fn a_flag_holds_for_its_machine_alone() {
 }
 
 #[test]
+fn a_flag_that_is_being_deleted_means_nothing() {
+    let mut leaving = object("one", json!({"node": "a", "uid": "1", "until": "2026-11-28T12:10:00Z"}));
+    assert!(leaving.read(&mut Texts::default()).expect("it can be read").is_some());
+    // A finalizer keeps it.
+    leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
+    assert_eq!(leaving.read(&mut Texts::default()), Ok(None));
+}
+
+#[test]
 fn a_flag_that_is_over_means_nothing() {
     let mut flags = Flags::default();
     let over = Flag { ends: server_now(), ..flag("over", "a", "1") };
