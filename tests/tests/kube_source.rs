@@ -207,7 +207,10 @@ fn what_kube_proxy_ignores(control: &ControlPlane) -> Result<()> {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {"name": name, "labels": labels}, "addressType": kind, "ports": ports,
-            "endpoints": [{"addresses": [address], "conditions": {"ready": true}, "nodeName": "node-b"}],
+            "endpoints": [{
+                "addresses": [address], "conditions": {"ready": true}, "nodeName": "node-b",
+                "targetRef": {"kind": "Pod", "namespace": "default", "name": name},
+            }],
         });
         control.object(SLICES, &slice)?;
     }

@@ -114,7 +114,7 @@ impl Service {
     }
 }
 
-/// An endpoint of a slice. Fields that are `None` or empty are left out of the JSON, and the API server stores them as missing.
+/// An endpoint of a slice: a pod, where it names a node. Fields that are `None` or empty are left out of the JSON, and the API server stores them as missing.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     /// The address.
@@ -157,6 +157,7 @@ impl Endpoint {
             pointer.iter().fold(&mut endpoint, |at, key| &mut at[*key]).clone_from(&value);
         };
         set(&["nodeName"], self.node.as_ref().map(|node| json!(node)));
+        set(&["targetRef"], self.node.as_ref().map(|_| pod_at(self.address)));
         set(&["zone"], self.zone.as_ref().map(|zone| json!(zone)));
         set(&["conditions", "ready"], self.ready.map(Value::from));
         set(&["conditions", "serving"], self.serving.map(Value::from));
@@ -169,6 +170,12 @@ impl Endpoint {
         set(&["hints", "forNodes"], named(&self.for_nodes));
         endpoint
     }
+}
+
+/// The `targetRef` of an endpoint that is a pod.
+fn pod_at(address: IpAddr) -> Value {
+    let name = address.to_string().replace(['.', ':'], "-");
+    json!({"kind": "Pod", "namespace": "default", "name": format!("pod-{name}")})
 }
 
 /// An EndpointSlice. Its IP version is that of its first endpoint, or IPv4 without endpoints.
@@ -242,7 +249,10 @@ mod tests {
         endpoint.serving = None;
         endpoint.terminating = None;
         let json = endpoint.json();
-        assert_eq!(json, json!({"addresses": ["10.0.0.1"], "conditions": {}, "nodeName": "node-a"}));
+        let pod = json!({"kind": "Pod", "namespace": "default", "name": "pod-10-0-0-1"});
+        let named =
+            json!({"addresses": ["10.0.0.1"], "conditions": {}, "nodeName": "node-a", "targetRef": pod});
+        assert_eq!(json, named);
         endpoint.for_nodes = vec!["node-b".to_owned()];
         endpoint.terminating = Some(true);
         let json = endpoint.json();

@@ -91,7 +91,7 @@ pub struct EndpointObject {
     pub address: IpAddr,
     /// The node it runs on. Without one it belongs to the node that has the address as its own, if there is such a node.
     pub node: Option<NodeName>,
-    /// Whether its source says that it shares its node's network.
+    /// Whether its source says that it shares its node's network, or names a node and does not say that it is a pod. Only its ports are cut.
     pub host_network: bool,
     /// Where it stands.
     pub zone: Option<Arc<str>>,

@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 use super::wire;
 use crate::{
     cluster::{
-        Change, Conflict, EndpointObject, Hints, NodeObject, ObjectName, Protocol, ServiceMode,
+        Change, Conflict, EndpointObject, Hints, NodeName, NodeObject, ObjectName, Protocol, ServiceMode,
         ServiceObject, ServicePort, SliceObject, TrafficPolicy,
     },
     source::Texts,
@@ -196,6 +196,10 @@ impl wire::Slice {
 }
 
 impl wire::Endpoint {
+    fn is_pod(&self) -> bool {
+        self.target_ref.and_then(|target| target.kind) == Some(wire::TargetKind::Pod)
+    }
+
     fn read(
         &self,
         place: usize,
@@ -207,10 +211,13 @@ impl wire::Endpoint {
         let first = self.addresses.iter().flatten().next();
         let first = first.ok_or_else(|| (field(), "missing".to_owned()))?;
         let conditions = self.conditions;
+        let node: Option<NodeName> = texts.shared_or_none(self.node_name.as_ref()).map(Into::into);
         Ok(EndpointObject {
             address: address(first, field)?,
-            node: texts.shared_or_none(self.node_name.as_ref()).map(Into::into),
-            host_network: false,
+            // Anybody may write a slice by hand, with an address that a machine has for itself: a second device, an appliance. The endpoints
+            // controller names the pod of each endpoint (`podToEndpoint`, staging/src/k8s.io/endpointslice/utils.go, v1.36).
+            host_network: node.is_some() && !self.is_pod(),
+            node,
             zone: texts.shared_or_none(self.zone.as_ref()),
             ports: Some(Arc::clone(ports)),
             ready: conditions.ready.unwrap_or(true),

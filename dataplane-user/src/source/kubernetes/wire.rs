@@ -64,7 +64,22 @@ pub(super) struct Endpoint {
     pub(super) conditions: Conditions,
     pub(super) hints: Option<Hints>,
     pub(super) node_name: Option<String>,
+    pub(super) target_ref: Option<TargetRef>,
     pub(super) zone: Option<String>,
+}
+
+/// The object that an endpoint stands for.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct TargetRef {
+    pub(super) kind: Option<TargetKind>,
+}
+
+/// The kind of that object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) enum TargetKind {
+    Pod,
+    #[serde(other)]
+    Other,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -15,6 +15,7 @@ fn slice(change: impl FnOnce(&mut Value)) -> Result<Option<SliceObject>, Conflic
             "addresses": ["10.1.0.1", "10.1.0.2"], "nodeName": "node-a", "zone": "z1",
             "conditions": {"ready": false, "serving": true, "terminating": true},
             "hints": {"forZones": [{"name": "z1"}], "forNodes": [{"name": "node-a"}]},
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": "web-7c5d", "uid": "5f"},
         }],
     });
     change(&mut object);
@@ -64,6 +65,25 @@ fn a_slice_has_its_endpoints_with_their_own_ports() {
             ..EndpointObject::ready(ip("10.1.0.1"), Some("node-a".into()))
         }]
     );
+}
+
+/// The address may be that of a machine, with its kubelet and ssh.
+#[test]
+fn of_an_endpoint_that_is_no_pod_only_the_ports_are_cut() {
+    let host_network = |node: Value, target: Value| {
+        let read = slice(|slice| {
+            slice["endpoints"][0]["nodeName"] = node;
+            slice["endpoints"][0]["targetRef"] = target;
+        });
+        read.expect("it can be read").expect("it means something").endpoints[0].host_network
+    };
+    let vm = json!({"kind": "VirtualMachine", "name": "vm-1"});
+    for target in [Value::Null, json!({}), json!({"kind": null}), json!({"kind": ""}), vm] {
+        assert!(host_network(json!("node-a"), target.clone()), "{target}");
+        // Without a node the owner of the address decides.
+        assert!(!host_network(Value::Null, target.clone()) && !host_network(json!(""), target));
+    }
+    assert!(!host_network(json!("node-a"), json!({"kind": "Pod"})));
 }
 
 /// The API server sends no field at all, or null, for what is not set.

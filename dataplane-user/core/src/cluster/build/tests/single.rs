@@ -150,6 +150,15 @@ fn an_endpoint_on_any_of_its_node_s_addresses_is_host_network() {
     assert_eq!((told.backends("a"), told.left_out("a")), (vec!["[fd00::1]:8080/tcp".to_owned()], Vec::new()));
 }
 
+#[test]
+fn of_an_endpoint_that_may_be_no_pod_only_ports_are_cut() {
+    let mut by_hand = slice("s", "x/a", &[("192.0.2.7", Some("a")), ("10.1.0.1", Some("a"))]);
+    by_hand.endpoints[0].host_network = true;
+    let told =
+        [named(("a", "10.0.0.1")), Change::Service(service("x/a", "10.96.0.1")), Change::Slice(by_hand)];
+    assert_eq!(Told::new(told).backends("a"), ["10.1.0.1", "192.0.2.7:8080/tcp"]);
+}
+
 /// It may be the node's own address, with kubelet, ssh and tunnels.
 #[test]
 fn what_is_of_a_family_in_which_its_node_has_no_address_is_left_out() {
