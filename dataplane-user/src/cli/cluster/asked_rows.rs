@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     agent_rows::AgentRow,
-    status_rows::{counts, named},
+    lines::{counts, named},
 };
 use crate::cli::output::count;
 
@@ -34,7 +34,7 @@ impl AskedAgents {
                 continue;
             }
             this.answering += 1;
-            *this.modes.entry(agent.mode.clone().unwrap_or_else(|| "-".to_owned())).or_default() += 1;
+            *this.modes.entry(agent.mode.clone().unwrap_or_else(|| "unknown".to_owned())).or_default() += 1;
         }
         this
     }

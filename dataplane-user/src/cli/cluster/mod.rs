@@ -10,8 +10,6 @@ mod flag;
 mod flag_rows;
 mod known;
 mod lines;
-#[cfg(test)]
-mod memory_server;
 mod node_rows;
 mod off_rows;
 mod off_wait;
@@ -25,6 +23,8 @@ mod replacing;
 mod requests_tests;
 #[cfg(test)]
 mod samples;
+#[cfg(test)]
+mod server_for_tests;
 mod session;
 mod settings;
 mod settings_rows;
@@ -210,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_in_a_pod_of_the_namespace_it_is_no_error_that_no_agent_is_there() {
-        let session = memory_server::Server::new().session().await.unwrap();
+        let session = server_for_tests::Server::new().session().await.unwrap();
         for (own, exit) in
             [(None, Exit::Error), (Some("default"), Exit::Error), (Some("nodefence"), Exit::Ok)]
         {

@@ -105,7 +105,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{
-        super::memory_server::{MEMBERS, PODS, Server, failure},
+        super::server_for_tests::{MEMBERS, PODS, Server, failure},
         *,
     };
 

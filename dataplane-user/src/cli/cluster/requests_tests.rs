@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use super::{
     args::{FlagNode, ListNodes, PauseAgents, UnflagNode},
     error::Error,
-    flag,
-    memory_server::{FLAGS, MEMBERS, PODS, REVIEWS, SETTINGS, Server, failure, list},
-    node_rows, overview,
+    flag, node_rows, overview,
     samples::{member, now, settings},
+    server_for_tests::{FLAGS, MEMBERS, PODS, REVIEWS, SETTINGS, Server, failure, list},
     settings as verbs,
 };
 use crate::{

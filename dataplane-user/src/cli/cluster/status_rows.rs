@@ -11,7 +11,7 @@ use super::{
     ask::Server,
     flag_rows::{NodeFlagRow, state},
     known::{Does, Known, paused},
-    lines::lines,
+    lines::{counts, lines, named},
     node_rows::ClusterNodes,
     settings_rows::mode,
 };
@@ -23,8 +23,6 @@ use crate::{
 
 /// How long after its creation a flag waits for the controller's word in a sound cluster.
 const JUDGED_IN: Duration = Duration::from_secs(30);
-/// How many nodes a line names.
-const NAMED: usize = 5;
 
 /// What the agents say of themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -227,23 +225,6 @@ fn missing(agents: &AgentsRow) -> Option<String> {
 
 fn are(number: usize) -> String {
     format!("{} {}", count(number, "agent"), if number == 1 { "is" } else { "are" })
-}
-
-/// The first few of these names.
-pub(super) fn named(names: &[String]) -> String {
-    let first = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
-}
-
-/// How many there are of each value.
-pub(super) fn counts(counts: &BTreeMap<String, usize>) -> String {
-    if counts.is_empty() {
-        return "none".to_owned();
-    }
-    counts.iter().map(|(value, number)| format!("{number} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The state as text.
