@@ -47,7 +47,7 @@ fn role<K: Kind>(verb: &str) -> &'static str {
     match (&*K::group(&()), &*K::plural(&()), verb) {
         ("nodefence.io", _, "get" | "list") => ROLES[0],
         ("nodefence.io", ..) => ROLES[1],
-        ("", "pods", _) | ("apps", "daemonsets", _) => ROLES[2],
+        ("", "pods", _) => ROLES[2],
         _ => ROLES[3],
     }
 }
