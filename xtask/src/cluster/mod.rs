@@ -143,9 +143,11 @@ pub(crate) fn verb(workspace: &Workspace, options: &Options) -> Result<ExitCode>
     let parameters = qemu::parameters(&clock::parameters());
     let mut command = process::root_command(&program);
     for (proxy, scenarios) in clusters(options) {
-        let out = if options.all && proxy != ALL_IN { out.join(name(proxy)) } else { out.clone() };
+        let (out, until) = match options.all && proxy != ALL_IN {
+            true => (out.join(name(proxy)), Until::Incident),
+            false => (out.clone(), options.until),
+        };
         fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-        let until = if options.all && proxy != ALL_IN { Until::Incident } else { options.until };
         let plan = json!({
             "qemu": emulator,
             "kernel": kernel.image, "initramfs": initramfs, "parameters": parameters, "memory": MEMORY,

@@ -117,11 +117,10 @@ pub(super) fn nodes(list: &ClusterNodes, format: Format) -> String {
             }),
         ),
     };
-    [table]
-        .into_iter()
-        .chain(list.agents.iter().map(|agents| lines([agents.text()])))
-        .collect::<Vec<_>>()
-        .join("\n")
+    match &list.agents {
+        Some(agents) => format!("{table}\n{}", lines([agents.text()])),
+        None => table,
+    }
 }
 
 /// An agent's cells: health, version, mode, age of the view, and pod.

@@ -57,6 +57,7 @@ pub(super) async fn follow<K>(
     K: Read + kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut is_streamed = true;
+    let mut was_listed = false;
     let mut pauses = pace.pauses();
     loop {
         let config = match is_streamed {
@@ -64,7 +65,7 @@ pub(super) async fn follow<K>(
             false => filter.clone().page_size(PAGE),
         };
         let events = watcher(api.clone(), config).backoff(pace.pauses());
-        match drive(events, kind, is_streamed.then(|| pace.of(NO_END)), &to).await {
+        match drive(events, kind, is_streamed.then(|| pace.of(NO_END)), &mut was_listed, &to).await {
             Ended::UsePages => is_streamed = false,
             Ended::Anew => sleep(pauses.next().unwrap_or_default()).await,
             Ended::Unheard => return,
@@ -72,17 +73,18 @@ pub(super) async fn follow<K>(
     }
 }
 
-/// Takes the events of a watch until it is to end. `no_end`: how long a streamed list may stand still; `None` where lists are not streamed.
+/// Takes the events of a watch until it is to end. `no_end`: how long a streamed list may stand still; `None` where lists are not streamed. `was_listed`: a list
+/// came to its end once, in this watch or an earlier one, so the API server has the kind. If it were removed, its objects would be deleted one by one before.
 async fn drive<K: Read>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     kind: Kind,
     no_end: Option<Duration>,
+    was_listed: &mut bool,
     to: &mpsc::Sender<(Kind, Told<K::Change>)>,
 ) -> Ended {
     let is_streamed = no_end.is_some();
     let mut events = pin!(events);
     let mut list = List::<K>::default();
-    let mut is_listed = false;
     let mut texts = Texts::default();
     loop {
         let next = match list.stands_still_since.zip(no_end) {
@@ -106,7 +108,7 @@ async fn drive<K: Read>(
             }
             Some(Ok(Event::InitDone)) if list.is_broken => return Ended::Anew,
             Some(Ok(Event::InitDone)) => {
-                is_listed = true;
+                *was_listed = true;
                 std::mem::take(&mut list).done()
             }
             Some(Ok(Event::Apply(object))) => Told::Changes(vec![match object.read(&mut texts) {
@@ -118,9 +120,9 @@ async fn drive<K: Read>(
             Some(Err(error)) if is_streamed && refuses(&error) => return Ended::UsePages,
             // The pause before the list may be long, and until then nothing is known of what changed.
             Some(Err(watcher::Error::WatchError(status))) if status.code == GONE => Told::Listing,
-            // A kind that was listed is known. Whoever answers so may not be the API server: a gateway without its route, for example. The library would go on
-            // with changes, and never list again.
-            Some(Err(error)) if has_missed_something(&error) || is_listed && is_unknown(&error) => {
+            // Whoever says that a listed kind is unknown may not be the API server: a gateway without its route, for example. The library would go on with changes, and
+            // never list again.
+            Some(Err(error)) if has_missed_something(&error) || *was_listed && is_unknown(&error) => {
                 for told in [Told::Listing, Told::Failed(causes(&error.into()))] {
                     if to.send((kind, told)).await.is_err() {
                         return Ended::Unheard;
@@ -230,9 +232,18 @@ mod tests {
         events: Vec<watcher::Result<Event<Member>>>,
         is_streamed: bool,
     ) -> (Vec<String>, Option<Ended>) {
+        driven_after(events, is_streamed, &mut false).await
+    }
+
+    /// The same, after watches that have listed the kind or not.
+    async fn driven_after(
+        events: Vec<watcher::Result<Event<Member>>>,
+        is_streamed: bool,
+        was_listed: &mut bool,
+    ) -> (Vec<String>, Option<Ended>) {
         let (to, mut told) = mpsc::channel(64);
         let events = stream::iter(events).chain(stream::pending());
-        let driving = drive(events, Kind::Members, is_streamed.then_some(NO_END), &to);
+        let driving = drive(events, Kind::Members, is_streamed.then_some(NO_END), was_listed, &to);
         let ended = tokio::time::timeout(Duration::from_secs(60), driving).await.ok();
         drop(to);
         let mut texts = Vec::new();
@@ -336,9 +347,14 @@ mod tests {
             || vec![Ok(Event::Init), Ok(Event::InitApply(member("a", "10.0.0.1"))), Ok(Event::InitDone)];
         let mut events = listed();
         events.push(Err(refused(UNKNOWN)));
-        let (texts, ended) = driven(events, true).await;
+        let mut was_listed = false;
+        let (texts, ended) = driven_after(events, true, &mut was_listed).await;
         assert_eq!(texts[..3], told(["listing", "list of a", "listing"]));
         assert!(texts[3].starts_with("failed: ") && texts.len() == 4, "{texts:?}");
+        assert_eq!(ended, Some(Ended::Anew));
+        // The watch that follows has no list of its own yet.
+        let (texts, ended) = driven_after(vec![Err(refused(UNKNOWN))], true, &mut was_listed).await;
+        assert!(texts[1].starts_with("failed: ") && texts.len() == 2, "{texts:?}");
         assert_eq!(ended, Some(Ended::Anew));
         // Without a list the kind is not there. The library tries again.
         let mut events = vec![Err(refused(UNKNOWN))];

@@ -91,15 +91,13 @@ pub(super) struct Watch {
     heard: Heard,
     /// Its list has come to its end.
     pub(super) is_listed: bool,
-    /// A list of it came to its end once, so the API server has the kind. If it were removed, its objects would be deleted one by one before.
-    was_listed: bool,
     /// Why it failed, and when, until the API server is heard again.
     failed: Option<(String, Now)>,
 }
 
 impl Watch {
     pub(super) const fn new(kind: Kind, heard: Heard) -> Self {
-        Self { kind, heard, is_listed: false, was_listed: false, failed: None }
+        Self { kind, heard, is_listed: false, failed: None }
     }
 
     /// Each failure is logged once, however often the watch is begun in vain.
@@ -116,12 +114,10 @@ impl Watch {
             Told::Listing => self.is_listed = false,
             Told::Changes(changes) => {
                 self.is_listed = true;
-                self.was_listed = true;
                 self.answers();
                 return changes;
             }
             Told::Failed(why) => self.fails(why, Kind::log_away),
-            Told::NoKind(why) if self.was_listed => self.fails(why, Kind::log_away),
             Told::NoKind(why) => {
                 self.fails(why, |kind, why| {
                     tracing::warn!(
